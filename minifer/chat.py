@@ -1,0 +1,177 @@
+"""From messages to a prompt: the model's own chat template, run as transformers runs it.
+
+A template is a program in Jinja that somebody else wrote: it runs in Jinja's immutable sandbox.
+"""
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from .errors import TemplateError
+from .json_file import read_json
+
+Messages = list[dict[str, Any]]
+
+
+class ChatTemplate:
+    """One template and the special tokens it may name (bos_token, eos_token, ...)."""
+
+    def __init__(self, source: str, special_tokens: dict[str, str], origin: str = "") -> None:
+        self.source, self.special_tokens, self.origin = source, special_tokens, origin
+        self._compiled: Any = None
+
+    def render(self, messages: Messages, **variables: Any) -> str:
+        """Messages -> the prompt's text. Raises TemplateError, also when the template refuses."""
+        import jinja2
+
+        check_messages(messages)
+        try:
+            if self._compiled is None:
+                self._compiled = _environment().from_string(self.source)
+            return self._compiled.render(messages=messages, **self.special_tokens, **variables)
+        except jinja2.TemplateError as problem:
+            raise TemplateError(f"{self.origin or 'chat template'}: {problem}") from None
+        except (TypeError, ValueError, KeyError, ArithmeticError, RecursionError) as problem:
+            raise TemplateError(
+                f"{self.origin or 'chat template'}: fails on these messages ({problem})"
+            ) from None
+
+    def encode(self, tokenizer: Any, messages: Messages, add_generation_prompt: bool) -> list[int]:
+        """Messages -> token ids, without further specials: the template wrote them.
+
+        An added token's text inside a message (`<|im_end|>` typed by a user) stays plain text: its
+        first character is rendered as a private placeholder, one for one, so that templates may
+        trim and slice. Where a template looks for that very text (`</think>`) the placeholder
+        would change what it writes; there the text is left as the template wants it.
+        """
+        rendered = self.render(messages, add_generation_prompt=add_generation_prompt)
+        protected: dict[str, str] = {}
+        marked, marked_text = messages, rendered
+        for path, content in _strings(messages):
+            for token in sorted(tokenizer.added_tokens, key=len, reverse=True):
+                if token not in content or token.isspace():
+                    continue
+                placeholder = _placeholder(protected, token[0], rendered)
+                now = _at(marked, path)
+                trial = _replace(marked, path, now.replace(token, placeholder + token[1:]))
+                text = self.render(trial, add_generation_prompt=add_generation_prompt)
+                if _restore(text, protected) == rendered:
+                    marked, marked_text = trial, text
+        return tokenizer.encode_protected(marked_text, protected)
+
+
+def check_messages(messages: Any) -> None:
+    """Raise TemplateError unless this is a list of {role, content} with texts."""
+    if not isinstance(messages, (list, tuple)) or not messages:
+        raise TemplateError("messages: expected a list of {'role': ..., 'content': ...}, not empty")
+    for place, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise TemplateError(f"message {place}: expected a dict with a text 'role'")
+
+
+def load_template(folder: Path) -> ChatTemplate | None:
+    """chat_template.jinja, else the key in tokenizer_config.json; None where there is neither."""
+    config_path, jinja_path = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+    config = read_json(config_path, TemplateError) if config_path.is_file() else {}
+    source, origin = config.get("chat_template"), str(config_path)
+    if jinja_path.is_file():
+        try:
+            source, origin = jinja_path.read_text(encoding="utf-8"), str(jinja_path)
+        except (OSError, UnicodeDecodeError) as problem:
+            raise TemplateError(f"{jinja_path}: cannot be read as UTF-8 ({problem})") from None
+    if isinstance(source, list):
+        source = _named(source, origin)
+    if source is None:
+        return None
+    if not isinstance(source, str):
+        raise TemplateError(
+            f"{origin}: chat_template is a {type(source).__name__}, expected a text"
+        )
+    return ChatTemplate(source, _special_tokens(config), origin)
+
+
+def _named(listed: list, origin: str) -> str:
+    """A list of {name, template}: the one called default."""
+    names = {}
+    for entry in listed:
+        if not isinstance(entry, dict) or not {"name", "template"} <= set(entry):
+            raise TemplateError(
+                f"{origin}: chat_template lists {entry!r:.60}, not name and template"
+            )
+        names[entry["name"]] = entry["template"]
+    if "default" not in names:
+        raise TemplateError(f"{origin}: no template is called default, only {', '.join(names)}")
+    return names["default"]
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    """bos_token, eos_token and the like: a text, or an object with its content."""
+    found = {}
+    for key, value in config.items():
+        content = value.get("content") if isinstance(value, dict) else value
+        if key.endswith("_token") and isinstance(content, str):
+            found[key] = content
+    return found
+
+
+def _environment() -> Any:
+    """Jinja with what transformers gives a template, no more."""
+    from jinja2.exceptions import TemplateError as Refusal
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def raise_exception(message: str) -> None:
+        raise Refusal(message)
+
+    def to_json(value: Any, **options: Any) -> str:
+        # Jinja's own tojson escapes <, > and & for HTML; a prompt is not HTML.
+        return json.dumps(value, **{"ensure_ascii": False, **options})
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
+
+
+def _strings(value: Any, path: tuple = ()) -> Iterator[tuple[tuple, str]]:
+    """Every text in the messages, with the way to it; roles are the template's own words."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inside in items:
+        if isinstance(inside, str) and key != "role":
+            yield (*path, key), inside
+        elif isinstance(inside, (dict, list, tuple)):
+            yield from _strings(inside, (*path, key))
+
+
+def _at(value: Any, path: tuple) -> Any:
+    for key in path:
+        value = value[key]
+    return value
+
+
+def _replace(value: Any, path: tuple, text: str) -> Any:
+    """The same messages with one text changed; the caller's own stay as they are."""
+    if not path:
+        return text
+    copied = dict(value) if isinstance(value, dict) else list(value)
+    copied[path[0]] = _replace(value[path[0]], path[1:], text)
+    return copied
+
+
+def _placeholder(protected: dict[str, str], character: str, text: str) -> str:
+    """A private-use character that stands for this one and does not occur in the text."""
+    for placeholder, stands_for in protected.items():
+        if stands_for == character:
+            return placeholder
+    free = (chr(code) for code in range(0xE000, 0xF900))
+    placeholder = next(mark for mark in free if mark not in text and mark not in protected)
+    protected[placeholder] = character
+    return placeholder
+
+
+def _restore(text: str, protected: dict[str, str]) -> str:
+    return text.translate({ord(mark): character for mark, character in protected.items()})

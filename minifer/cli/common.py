@@ -1,0 +1,138 @@
+"""What several commands share: flags of the model and of the prompt, reading, speaking."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..errors import MiniferError, TemplateError
+
+
+def say(text: str) -> None:
+    """A line for the person, on stderr: stdout holds nothing but the result."""
+    sys.stdout.flush()
+    print(f"minifer: {text}", file=sys.stderr, flush=True)
+
+
+def positive(text: str) -> int:
+    """A whole number from 1, for argparse."""
+    return _whole(text, 1)
+
+
+def natural(text: str) -> int:
+    """A whole number from 0, for argparse."""
+    return _whole(text, 0)
+
+
+def _whole(text: str, low: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = low - 1
+    if value < low:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from {low}")
+    return value
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which model, and on what."""
+    group = parser.add_argument_group("model")
+    group.add_argument("-m", "--model", default="default", help="a model folder, or default")
+    group.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="as stored")
+    group.add_argument("--device", default="auto", metavar="auto|cpu", help="where to compute")
+    group.add_argument(
+        "--kernels", default="auto", metavar="auto|reference|numpy", help="readable or fast ops"
+    )
+    group.add_argument("--threads", type=positive, metavar="N", help="all cores unless given")
+    group.add_argument("--no-mmap", action="store_true", help="read the weights into memory")
+    group.add_argument("--offline", action="store_true", help="never fetch anything")
+
+
+def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
+    """The prompt, from wherever it comes."""
+    group = parser.add_argument_group("prompt (one of these)")
+    group.add_argument("text", nargs="?", metavar="PROMPT", help="the prompt; - reads stdin")
+    group.add_argument("-p", "--prompt", help="the same as a flag")
+    group.add_argument("-f", "--file", type=Path, help="a UTF-8 text file with the prompt")
+    group.add_argument("--token-ids", metavar='"1,2,3"', help="the prompt as token ids")
+
+
+def open_model(args: argparse.Namespace) -> Any:
+    """The model the flags ask for."""
+    from ..load import load
+
+    return load(
+        args.model,
+        device=args.device,
+        dtype=args.dtype,
+        kernels=args.kernels,
+        mmap=not args.no_mmap,
+        offline=args.offline,
+    )
+
+
+def read_prompt(args: argparse.Namespace, exact: bool = False) -> str | list[int]:
+    """The one prompt the flags name; of a file's end one line break is dropped unless `exact`."""
+    given = [
+        value for value in (args.text, args.prompt, args.file, args.token_ids) if value is not None
+    ]
+    if len(given) != 1:
+        found = "none" if not given else f"{len(given)} of them"
+        args.command_parser.error(f"needs one prompt: PROMPT, -p, -f or --token-ids; found {found}")
+    if args.token_ids is not None:
+        parts = args.token_ids.replace(",", " ").split()
+        if not all(part.isascii() and part.isdigit() for part in parts):
+            args.command_parser.error(
+                f"--token-ids {args.token_ids!r}: expected numbers like 1,2,3"
+            )
+        return [int(part) for part in parts]
+    if args.file is not None:
+        text = read_text(args.file)
+    elif given[0] == "-":
+        text = decode(sys.stdin.buffer.read(), "stdin")
+    else:
+        return given[0]
+    return text if exact else text.removesuffix("\n")
+
+
+def read_text(path: Path) -> str:
+    """A UTF-8 text file. Raises MiniferError when it is not one."""
+    return decode(path.read_bytes(), str(path))
+
+
+def decode(data: bytes, source: str) -> str:
+    """Bytes -> text; a byte-order mark is dropped, Windows line ends become one character."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        raise MiniferError(f"{source}: not UTF-8 text (byte {problem.start})") from None
+    return text.replace("\r\n", "\n")
+
+
+def as_messages(args: argparse.Namespace, model: Any, prompt: str | list[int]) -> Any:
+    """The prompt as a chat where the model has a template and --no-chat is not given."""
+    chat = args.chat if args.chat is not None else model.template is not None
+    if isinstance(prompt, list):
+        chat = False
+    if not chat:
+        if args.system_prompt is not None:
+            args.command_parser.error("--system-prompt needs a chat template, not --no-chat")
+        return prompt
+    if model.template is None:
+        raise TemplateError(f"{args.model} has no chat template; leave --chat out")
+    system = (
+        [] if args.system_prompt is None else [{"role": "system", "content": args.system_prompt}]
+    )
+    return [*system, {"role": "user", "content": prompt}]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """The whole file or nothing: a temporary name beside it, then a rename."""
+    import os
+
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

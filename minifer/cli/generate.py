@@ -1,0 +1,151 @@
+"""generate: a prompt in, its continuation out, token by token."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from .common import (
+    add_model_arguments,
+    add_prompt_arguments,
+    as_messages,
+    natural,
+    open_model,
+    positive,
+    read_prompt,
+    say,
+    write_atomically,
+)
+
+HELP = "continue a prompt; the text streams to stdout, figures go to stderr"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of generate; names as in transformers, llama.cpp, mlx-lm and vLLM."""
+    add_prompt_arguments(parser)
+    parser.add_argument(
+        "--chat", action=argparse.BooleanOptionalAction, help="use the chat template"
+    )
+    parser.add_argument("--system-prompt", metavar="TEXT", help="said before the prompt")
+    add_generation_arguments(parser)
+    add_model_arguments(parser)
+    group = parser.add_argument_group("output")
+    group.add_argument("--logprobs", type=natural, default=0, metavar="N", help="N best per token")
+    group.add_argument("--no-stream", action="store_true", help="print the text at the end")
+    group.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    group.add_argument("--output", type=Path, metavar="PATH", help="write that object to a file")
+    group.add_argument("--no-stats", action="store_true", help="no figures at the end")
+    group.add_argument("-q", "--quiet", action="store_true", help="nothing but the text and errors")
+    group.add_argument("-v", "--verbose", action="store_true", help="say what is loaded")
+
+
+def add_generation_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags that generate and chat share."""
+    group = parser.add_argument_group("generation")
+    group.add_argument(
+        "-n", "--max-tokens", "--max-new-tokens", "--n-predict", type=positive, default=128,
+        metavar="N", help="at most so many new tokens",
+    )  # fmt: skip
+    group.add_argument("--ctx-size", type=positive, metavar="N", help="tokens the KV cache holds")
+    group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="repeatable")
+    group.add_argument("--ignore-eos", action="store_true", help="go on after an eos token")
+    group.add_argument(
+        "--prefill-chunk", type=positive, default=512, metavar="N", help="tokens per pass"
+    )
+    group.add_argument("--no-kv-cache", action="store_true", help="compute all anew for each token")
+    group = parser.add_argument_group("sampling")
+    group.add_argument("--temperature", "--temp", type=float, default=0.0, help="0 is greedy")
+    group.add_argument("--top-k", type=int, default=0, help="0 is off")
+    group.add_argument("--top-p", type=float, default=1.0, help="1 is off")
+    group.add_argument("--min-p", type=float, default=0.0, help="0 is off")
+    group.add_argument("--repetition-penalty", type=float, default=1.0, help="1 is off")
+    group.add_argument("--seed", type=int, help="fresh unless given")
+
+
+def sampling_of(args: argparse.Namespace) -> Any:
+    """The flags as a Sampling; raises SamplingError for a value out of range."""
+    from ..sampling import Sampling
+
+    return Sampling(
+        args.temperature, args.top_k, args.top_p, args.min_p, args.repetition_penalty, args.seed
+    )
+
+
+def cache_of(args: argparse.Namespace, model: Any) -> Any:
+    """A KV cache of --ctx-size tokens, or None to let generate make one that fits."""
+    if args.ctx_size is None:
+        return None
+    limit = model.config.max_position_embeddings
+    if args.ctx_size > limit:
+        args.command_parser.error(f"--ctx-size {args.ctx_size}: the model's context is {limit}")
+    return model.new_cache(args.ctx_size)
+
+
+def generation_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The shared flags as keyword arguments of generate."""
+    return {
+        "max_tokens": args.max_tokens,
+        "sampling": sampling_of(args),
+        "stop": args.stop,
+        "ignore_eos": args.ignore_eos,
+        "prefill_chunk": args.prefill_chunk,
+        "use_cache": not args.no_kv_cache,
+    }
+
+
+def run(args: argparse.Namespace) -> int:
+    """Generate, stream, report. -> 0, or 130 when interrupted; what was generated is kept."""
+    prompt = read_prompt(args)
+    options = generation_options(args)
+    model = open_model(args)
+    if args.verbose:
+        from .report import describe
+
+        say(describe(model))
+    messages = as_messages(args, model, prompt)
+    from ..decoding import generate
+
+    steps = generate(
+        model, messages, cache=cache_of(args, model), logprobs=args.logprobs, **options
+    )
+    stream = not (args.json or args.no_stream)
+    taken: list = []
+    interrupted = stream_steps(steps, taken, stream)
+    text = "".join(step.text for step in taken)
+    if not args.json and args.no_stream:
+        print(text, end="")
+    if not args.json and not text.endswith("\n"):
+        print()
+    sys.stdout.flush()
+    report(args, model, steps, taken, interrupted)
+    return 130 if interrupted else 0
+
+
+def stream_steps(steps: Any, taken: list, show: bool) -> bool:
+    """Take every step, showing its text as it comes. -> whether Ctrl-C ended it."""
+    try:
+        for step in steps:
+            taken.append(step)
+            if show and step.text:
+                print(step.text, end="", flush=True)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def report(
+    args: argparse.Namespace, model: Any, steps: Any, taken: list, interrupted: bool
+) -> None:
+    """The JSON object where asked for, and the footer."""
+    from .report import footer, result_object
+
+    if args.json or args.output:
+        text = json.dumps(result_object(model, steps, taken, interrupted), ensure_ascii=False)
+        if args.output:
+            write_atomically(args.output, text + "\n")
+        else:
+            print(text, flush=True)
+    if not (args.no_stats or args.quiet):
+        for line in footer(model, steps, taken, interrupted):
+            say(line)

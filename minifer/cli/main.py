@@ -1,0 +1,95 @@
+"""The entry point: subcommands, exit codes, and no traceback for a user's mistake.
+
+Exit codes: 0 good (a closed pipe too), 1 the model or the data is at fault, 2 usage,
+130 interrupted.
+"""
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+
+from .. import __version__
+from ..errors import DeviceError, MiniferError, MiniferWarning, SamplingError
+from . import chat, doctor, fetch, generate, score, tokenize
+from .common import say
+
+COMMANDS = (generate, chat, tokenize, score, fetch, doctor)
+USAGE_ERRORS = (SamplingError, DeviceError)  # an option out of range, or one that is not here
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line, without importing anything heavy."""
+    parser = argparse.ArgumentParser(
+        prog="minifer",
+        description="Transformer inference to read, step through and measure.",
+        epilog="python -m minifer COMMAND --help shows the options of a command",
+    )
+    parser.add_argument("--version", action="version", version=f"minifer {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in COMMANDS:
+        name = module.__name__.rsplit(".", 1)[-1]
+        command = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.HELP,
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            allow_abbrev=False,
+        )
+        command.add_argument("--debug", action="store_true", help="show tracebacks")
+        module.add_arguments(command)
+        command.set_defaults(run=module.run, command_parser=command)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command -> its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that lacks a character shows "?", no crash
+            stream.reconfigure(errors="replace")
+    args = build_parser().parse_args(argv)
+    if getattr(args, "threads", None):
+        set_threads(args.threads)
+    warnings.showwarning = show_warning
+    try:
+        return args.run(args) or 0
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+    except BrokenPipeError:
+        # The reader has left. Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except MiniferError as problem:
+        if args.debug:
+            raise
+        say(f"error: {problem}")
+        return 2 if isinstance(problem, USAGE_ERRORS) else 1
+    except MemoryError as problem:
+        if args.debug:
+            raise
+        say(f"error: not enough memory ({problem}); a smaller --ctx-size needs less")
+        return 1
+    except OSError as problem:
+        if args.debug:
+            raise
+        where = f"{problem.filename}: " if problem.filename else ""
+        say(f"error: {where}{problem.strerror or problem}")
+        return 1
+
+
+def set_threads(count: int) -> None:
+    """Tell every BLAS how many threads to use. NumPy reads this once, when it is imported."""
+    for library in ("OPENBLAS", "OMP", "MKL", "BLIS", "VECLIB_MAXIMUM", "NUMEXPR"):
+        os.environ[f"{library}_NUM_THREADS" if "_" not in library else f"{library}_THREADS"] = str(
+            count
+        )
+
+
+def show_warning(message: object, category: type, *rest: object) -> None:
+    """Ours as one line; anybody else's as Python writes it."""
+    if issubclass(category, MiniferWarning):
+        say(f"note: {message}")
+    else:
+        say(f"{category.__name__}: {message}")

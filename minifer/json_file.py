@@ -1,0 +1,38 @@
+"""Read a JSON object from a file somebody else wrote, and say what is wrong with it."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from .errors import MiniferError
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {twice!r} stands there twice")
+    return found
+
+
+def parse_json(text: bytes, source: str, error: type[MiniferError]) -> dict[str, Any]:
+    """Bytes -> a JSON object. Raises `error` naming `source` for anything else."""
+    try:
+        data = json.loads(text.decode("utf-8"), object_pairs_hook=_no_duplicates)
+    except UnicodeDecodeError as problem:
+        raise error(f"{source}: not UTF-8 text (byte {problem.start})") from None
+    except (ValueError, RecursionError) as problem:
+        raise error(f"{source}: not valid JSON ({problem})") from None
+    if not isinstance(data, dict):
+        raise error(f"{source}: found a JSON {type(data).__name__}, expected an object {{...}}")
+    return data
+
+
+def read_json(path: Path, error: type[MiniferError]) -> dict[str, Any]:
+    """The JSON object in a file. Raises `error` when it is missing, unreadable or malformed."""
+    try:
+        text = Path(path).read_bytes()
+    except OSError as problem:
+        raise error(f"{path}: cannot be read ({problem.strerror or problem})") from None
+    return parse_json(text, str(path), error)

@@ -1,0 +1,85 @@
+"""The shapes an op's docstring states, read and held against the arrays of a watched run.
+
+`x (T, D), weight (O, D) -> (T, O)` binds T, D and O at the first array that shows them and compares
+from there on. A size may be a name, a number, a product `T*G` or a quotient `E/2`.
+"""
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .errors import OpError
+
+_SHAPE = re.compile(r"(\w+) \(([^()]*)\)")
+_STATED = re.compile(r"((?:\w+ \([^()]*\),?\s*)+)->\s*((?:\([^()]*\),?\s*)+)")
+
+
+class Signature(NamedTuple):
+    """Parameter names, and the stated shape of some of them and of the results."""
+
+    parameters: tuple[str, ...]
+    shapes: dict[str, tuple[str, ...]]
+    results: tuple[tuple[str, ...], ...]
+
+    def argument(self, name: str, args: tuple, kwargs: dict) -> Any:
+        """The value a call gives to a parameter; `xp` or `ops` is bound already and not in args."""
+        if name in kwargs:
+            return kwargs[name]
+        place = self.parameters.index(name) - 1
+        return args[place] if place < len(args) else None
+
+    def check(self, op: str, args: tuple, kwargs: dict, result: Any) -> None:
+        """Raise OpError at the first array whose shape is not as stated."""
+        sizes: dict[str, int] = {}
+        for name, dims in self.shapes.items():
+            value = self.argument(name, args, kwargs)
+            if value is not None:
+                _compare(f"{op}: {name}", value, dims, sizes)
+        results = result if isinstance(result, tuple) else (result,)
+        for value, dims in zip(results, self.results, strict=False):
+            _compare(f"{op}: the result", value, dims, sizes)
+
+
+def read_signature(function: Callable) -> Signature:
+    """Read parameters and stated shapes; a function that states nothing is checked for nothing."""
+    parameters = tuple(inspect.signature(function).parameters)
+    stated = _STATED.search(inspect.getdoc(function) or "")
+    if stated is None:
+        return Signature(parameters, {}, ())
+    shapes = {name: _dims(inside) for name, inside in _SHAPE.findall(stated[1])}
+    unknown = set(shapes) - set(parameters)
+    if unknown:
+        raise OpError(f"{function.__name__}: the docstring names {sorted(unknown)}, no parameters")
+    results = tuple(_dims(inside) for inside in re.findall(r"\(([^()]*)\)", stated[2]))
+    return Signature(parameters, shapes, results)
+
+
+def _dims(inside: str) -> tuple[str, ...]:
+    return tuple(dim.strip() for dim in inside.split(",") if dim.strip())
+
+
+def _compare(what: str, value: Any, dims: tuple[str, ...], sizes: dict[str, int]) -> None:
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        return
+    fits = len(shape) == len(dims)
+    for size, dim in zip(shape, dims, strict=False):
+        fits = fits and size == _size(dim, size, sizes)
+    if not fits:
+        known = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+        raise OpError(
+            f"{what} has shape {tuple(shape)}, stated is ({', '.join(dims)}) with {known}"
+        )
+
+
+def _size(dim: str, found: int, sizes: dict[str, int]) -> int:
+    if dim.isdigit():
+        return int(dim)
+    if dim.isidentifier():
+        return sizes.setdefault(dim, found)
+    product = re.fullmatch(r"(\w+) ?([*/]) ?(\w+)", dim)
+    if product is None:
+        raise OpError(f"the stated size {dim!r} is neither a name, a number, a*b nor a/b")
+    left, right = (_size(part, found, sizes) for part in product.group(1, 3))
+    return left * right if product[2] == "*" else left // right

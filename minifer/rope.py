@@ -1,0 +1,66 @@
+"""Rotary positions: a token's place, written into its queries and keys as an angle.
+
+Source: Su et al. 2021 (RoFormer), equation 34, in the half-split form of Llama checkpoints: element
+i is paired with element i + E/2. The scalings `linear` and `llama3` lengthen the slow waves.
+"""
+
+import math
+from typing import Any
+
+from .config import RopeConfig
+from .layers import Array, float32_bytes
+from .op import Cost, op
+
+
+def inverse_frequencies(rope: RopeConfig, head_dim: int) -> list[float]:
+    """Radians per position of each of the E/2 pairs; the caller rounds them to float32."""
+    rates = [rope.theta ** (-pair / head_dim) for pair in range(0, head_dim, 2)]
+    if rope.kind == "linear":
+        return [rate / rope.factor for rate in rates]
+    if rope.kind == "llama3":
+        return [_llama3(rope, rate) for rate in rates]
+    return rates
+
+
+def _llama3(rope: RopeConfig, rate: float) -> float:
+    """Llama 3.1: keep the fast waves, slow down the slow ones, blend in between."""
+    waves = rope.original_max_position_embeddings * rate / (2 * math.pi)  # turns in the old context
+    if waves > rope.high_freq_factor:
+        return rate
+    if waves < rope.low_freq_factor:
+        return rate / rope.factor
+    blend = (waves - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    return (1 - blend) * rate / rope.factor + blend * rate
+
+
+def rotation_cost(positions: Array, inverse: Array) -> Cost:
+    """One product, one cosine, one sine per angle."""
+    angles = len(positions) * len(inverse)
+    moved = float32_bytes(len(positions)) + float32_bytes(len(inverse)) + 2 * 4 * angles
+    return Cost(3 * angles, 3 * angles, activation_bytes=moved)
+
+
+@op(rotation_cost)
+def rotation(xp: Any, positions: Array, inverse: Array) -> tuple[Array, Array]:
+    """Cosine and sine of every angle. positions (T), inverse (W) -> (T, W), (T, W)"""
+    angles = positions.astype(xp.float32)[:, None] * inverse  # (T, W)
+    return xp.cos(angles), xp.sin(angles)
+
+
+def rope_cost(heads: Array, cos: Array, sin: Array) -> Cost:
+    """Two products and a sum for each element."""
+    flops = 3 * heads.size
+    moved = 2 * float32_bytes(*heads.shape) + 2 * float32_bytes(*cos.shape)
+    return Cost(flops, flops, activation_bytes=moved)
+
+
+@op(rope_cost, layered=True)
+def rope(xp: Any, heads: Array, cos: Array, sin: Array) -> Array:
+    """Turn each pair by its angle. heads (T, N, E), cos (T, E/2), sin (T, E/2) -> (T, N, E)"""
+    half = heads.shape[-1] // 2
+    cos, sin = cos[:, None, :], sin[:, None, :]  # (T, 1, E/2): one angle for every head
+    first, second = heads[..., :half], heads[..., half:]  # (T, N, E/2)
+    turned = xp.empty_like(heads)  # (T, N, E)
+    turned[..., :half] = first * cos - second * sin
+    turned[..., half:] = second * cos + first * sin
+    return turned
