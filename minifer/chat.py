@@ -30,10 +30,11 @@ class ChatTemplate:
         try:
             if self._compiled is None:
                 self._compiled = _environment().from_string(self.source)
-            return self._compiled.render(messages=messages, **self.special_tokens, **variables)
+            given = {"tools": None, "documents": None, **self.special_tokens, **variables}
+            return self._compiled.render(messages=messages, **given)
         except jinja2.TemplateError as problem:
             raise TemplateError(f"{self.origin or 'chat template'}: {problem}") from None
-        except (TypeError, ValueError, KeyError, ArithmeticError, RecursionError) as problem:
+        except Exception as problem:  # it is a program: whatever it raises is its own fault
             raise TemplateError(
                 f"{self.origin or 'chat template'}: fails on these messages ({problem})"
             ) from None
@@ -65,10 +66,14 @@ class ChatTemplate:
 def check_messages(messages: Any) -> None:
     """Raise TemplateError unless this is a list of {role, content} with texts."""
     if not isinstance(messages, (list, tuple)) or not messages:
-        raise TemplateError("messages: expected a list of {'role': ..., 'content': ...}, not empty")
+        raise TemplateError(
+            f"messages are {messages!r:.60}, expected a list of {{'role': ..., 'content': ...}}"
+        )
     for place, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise TemplateError(f"message {place}: expected a dict with a text 'role'")
+            raise TemplateError(
+                f"message {place} is {message!r:.60}, expected a dict with a text 'role'"
+            )
 
 
 def load_template(folder: Path) -> ChatTemplate | None:
@@ -100,9 +105,10 @@ def _named(listed: list, origin: str) -> str:
             raise TemplateError(
                 f"{origin}: chat_template lists {entry!r:.60}, not name and template"
             )
-        names[entry["name"]] = entry["template"]
+        names[str(entry["name"])] = entry["template"]
     if "default" not in names:
-        raise TemplateError(f"{origin}: no template is called default, only {', '.join(names)}")
+        found = ", ".join(map(str, names)) or "none"
+        raise TemplateError(f"{origin}: no template is called default; found: {found}")
     return names["default"]
 
 
@@ -118,8 +124,20 @@ def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
 
 def _environment() -> Any:
     """Jinja with what transformers gives a template, no more."""
+    from jinja2 import nodes
     from jinja2.exceptions import TemplateError as Refusal
+    from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """{% generation %} marks the assistant's words for training; here it only shows them."""
+
+        tags = {"generation"}  # noqa: RUF012  (Jinja's own spelling)
+
+        def parse(self, parser: Any) -> nodes.Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body, lineno=line)
 
     def raise_exception(message: str) -> None:
         raise Refusal(message)
@@ -129,7 +147,7 @@ def _environment() -> Any:
         return json.dumps(value, **{"ensure_ascii": False, **options})
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = raise_exception
@@ -167,8 +185,11 @@ def _placeholder(protected: dict[str, str], character: str, text: str) -> str:
     for placeholder, stands_for in protected.items():
         if stands_for == character:
             return placeholder
-    free = (chr(code) for code in range(0xE000, 0xF900))
-    placeholder = next(mark for mark in free if mark not in text and mark not in protected)
+    taken = {*text, *protected}
+    free = (chr(code) for code in (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE)))
+    placeholder = next((mark for mark in free if mark not in taken), None)
+    if placeholder is None:
+        raise TemplateError("the messages hold every private-use character; leave some out")
     protected[placeholder] = character
     return placeholder
 

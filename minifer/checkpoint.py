@@ -156,7 +156,9 @@ def _read_header(path: Path, data: Any) -> tuple[int, dict[str, tuple]]:
             "The file is truncated or not a safetensors file"
         )
     header = parse_json(bytes(data[8 : 8 + length]), f"{path}: header", CheckpointError)
-    header.pop("__metadata__", None)
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(type(text) is str for text in metadata.values()):
+        raise CheckpointError(f"{path}: __metadata__ is {metadata!r:.80}, expected texts by name")
     entries = {name: _entry(path, name, entry) for name, entry in header.items()}
 
     expected = 0
@@ -191,6 +193,8 @@ def _entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int
         raise CheckpointError(f"{where}: shape {shape!r:.80} is not a list of up to 32 sizes")
     if not _naturals(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise CheckpointError(f"{where}: data_offsets {offsets!r:.80}, expected [begin, end]")
+    if math.prod(size or 1 for size in shape) >= 2**60:  # also beside a size of 0
+        raise CheckpointError(f"{where}: shape {shape!r:.80} is more than a file can hold")
     bits = math.prod(shape) * ITEM_BITS[dtype]
     if bits != 8 * (offsets[1] - offsets[0]):
         raise CheckpointError(

@@ -56,13 +56,14 @@ class Fields:
 
     def refuse(self, key: str, allowed: str) -> ConfigError:
         """The error for a value that is there and is not understood."""
-        return ConfigError(f"{self.source}: {key} is {self.data.get(key)!r}, expected {allowed}")
+        found = f"{self.data.get(key)!r:.80}"
+        return ConfigError(f"{self.source}: {key} is {found}, expected {allowed}")
 
-    def integer(self, key: str, default: int | None = None, low: int = 1) -> int:
-        """A whole number of at least `low`; bounded above, since sizes are multiplied."""
+    def integer(self, key: str, default: int | None = None, high: int = 2**31 - 1) -> int:
+        """A whole number from 1; bounded above, since sizes are multiplied."""
         value = self._value(key, default)
-        if type(value) is not int or not low <= value < 2**31:
-            raise self.refuse(key, f"a whole number from {low} to 2147483647")
+        if type(value) is not int or not 1 <= value <= high:
+            raise self.refuse(key, f"a whole number from 1 to {high}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:

@@ -7,7 +7,6 @@ bfloat16; a float32 folder holds the rounded values, so both dtypes are the same
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -179,9 +178,6 @@ def _config_json(gguf: GGUF, sizes: Sizes, dtype: str) -> dict[str, Any]:
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     text = json.dumps(content, ensure_ascii=False, indent=1)
-    # A merge on one line: a third less to read, for people and at every start. A line break is
-    # never part of a JSON string, so the pattern cannot match inside one.
-    text = re.sub(r'\[\n +(".*"),\n +(".*")\n +\]', r"[\1, \2]", text)
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         file.write(text + "\n")
         file.flush()

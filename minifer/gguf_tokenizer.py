@@ -117,12 +117,17 @@ def _added_token(content: str) -> dict[str, Any]:
     }
 
 
-def _merges(gguf: GGUF, tokens: set[str]) -> list[list[str]]:
-    """Pairs in the order of their rank; every part and every result must be a token."""
-    pairs = [merge.split(" ") for merge in gguf.expect_list("tokenizer.ggml.merges", str)]
-    for pair in pairs:
+def _merges(gguf: GGUF, tokens: set[str]) -> list[str]:
+    """Merges in the order of their rank; both parts and the result must be tokens.
+
+    They stay "a b" texts, the older spelling of the format: it is read four times as fast as
+    pairs, and no byte-level token holds a space.
+    """
+    merges = gguf.expect_list("tokenizer.ggml.merges", str)
+    for merge in merges:
+        pair = merge.split(" ")
         if len(pair) != 2 or not {*pair, "".join(pair)} <= tokens:
             raise CheckpointError(
-                f"{gguf.path}: merge {' '.join(pair)!r}; wanted two tokens that join to a third"
+                f"{gguf.path}: merge {merge!r}; wanted two tokens that join to a third"
             )
-    return pairs
+    return merges

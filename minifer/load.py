@@ -1,5 +1,6 @@
 """A folder, a file or a name -> a Model. The only core file that knows families and backends."""
 
+import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,14 +57,16 @@ def load(
 
 def locate(path_or_name: str | Path, dtype: str | None = None, offline: bool = False) -> Path:
     """The folder or weight file a name stands for; the default model is fetched when missing."""
+    if not isinstance(path_or_name, (str, Path)) or not str(path_or_name):
+        raise CheckpointError(f"the model is {path_or_name!r:.60}, expected a path or a name")
     path = Path(path_or_name)
     if str(path_or_name) == "default":  # a folder of that name is ./default
         from .fetch import default_folder
 
         return default_folder(dtype, offline=offline)
-    if path.is_dir():
+    if os.path.isdir(path):  # these two answer False to a name no file could have
         return path
-    if path.is_file():
+    if os.path.isfile(path):
         if path.suffix != ".safetensors":
             raise CheckpointError(
                 f"{path}: expected a model folder or a .safetensors file. A GGUF or a wheel of the "

@@ -48,9 +48,9 @@ def attend(
     query = ops.rope(query, batch.cos, batch.sin)  # (T, H, E)
     key = ops.rope(key, batch.cos, batch.sin)  # (T, K, E)
 
-    parts = []
+    parts = []  # of (T, H, E), one per segment
     for rows, cache in zip(batch.rows, batch.caches, strict=True):
-        keys, values, places = cache.append(ops, index, key[rows], value[rows])  # (K, S, E)
+        keys, values, places = cache.append(ops, index, key[rows], value[rows])
         parts.append(ops.attention(query[rows], keys, values, batch.positions[rows], places))
     mixed = ops.join(parts)  # (T, H, E)
     return ops.linear(mixed.reshape(T, -1), layer.output, layer.output_bias)

@@ -5,7 +5,7 @@ The last stage of a byte-level tokenizer is always ByteLevel: GPT-2's own split,
 it, and the alphabet of 256 letters in which the merges spell bytes (Radford et al. 2019).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import regex
@@ -38,7 +38,7 @@ class Split:
     pattern: regex.Pattern
     behavior: str = "Isolated"
     invert: bool = False
-    ruler: type = as_unicode_16
+    ruler: Callable[[str], str] = as_unicode_16
 
     def spans(self, text: str) -> list[Span]:
         """The non-empty pieces of the text, as (start, end), in order."""

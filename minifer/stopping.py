@@ -1,28 +1,33 @@
 """What of an answer may be shown, and when it is over: stop strings, eos, the token limit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .errors import SamplingError, TokenizerError
 
 
 class StopStrings:
-    """Holds back only what may still become a stop string; the earliest match wins."""
+    """Holds back only what may still become a stop string.
+
+    The stop that is complete first wins, of those the longest: so the cut does not depend on how
+    the text came in pieces.
+    """
 
     def __init__(self, stop: str | Sequence[str]) -> None:
-        self.stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        self.held = ""
+        one = isinstance(stop, str) or not isinstance(stop, Iterable)
+        self.stops, self.held = (stop,) if one else tuple(stop), ""
         if not all(isinstance(text, str) and text for text in self.stops):
             raise SamplingError(
-                f"stop is {stop!r}; allowed is a text or several, none of them empty"
+                f"stop is {stop!r:.60}; allowed is a text or several, none of them empty"
             )
 
     def push(self, text: str) -> tuple[str, bool]:
         """More text -> (what may be shown of it, whether a stop string is complete)."""
         self.held += text
-        found = [at for at in (self.held.find(stop) for stop in self.stops) if at >= 0]
+        starts = ((self.held.find(stop), stop) for stop in self.stops)
+        found = [(at + len(stop), at) for at, stop in starts if at >= 0]  # (end, start)
         if found:
-            shown, self.held = self.held[: min(found)], ""
+            shown, self.held = self.held[: min(found)[1]], ""
             return shown, True
         keep = max((_overlap(self.held, stop) for stop in self.stops), default=0)
         cut = len(self.held) - keep

@@ -137,7 +137,7 @@ def read_vocab(model: dict[str, Any], where: str) -> dict[str, int]:
 
 
 def read_merges(model: dict[str, Any], vocab: dict[str, int], where: str) -> dict[str, int]:
-    """"left right" -> rank. A file has the merges as such strings, or as pairs."""
+    """ "left right" -> rank. A file has the merges as such strings, or as pairs."""
     merges = get(model, "merges", list, where)
     if (kinds := {*map(type, merges)}) == {str}:
         if {*map(str.count, merges, repeat(" "))} != {1}:

@@ -150,7 +150,10 @@ class LibraryStream:
     def push(self, token_id: int) -> str:
         """The text that this id completes, perhaps none."""
         self._ids.append(check_id(token_id))
-        if BYTE_TOKEN.fullmatch(self._tokenizer.token_of(token_id) or ""):
+        token = self._tokenizer.token_of(token_id)
+        if token is None or (self._skip and token_id in self._tokenizer.special_ids):
+            return ""  # nothing to see, and it ends no run of bytes
+        if BYTE_TOKEN.fullmatch(token):
             return ""  # one wrong byte after it, and ByteFallback takes back its whole run
         whole = self._whole()
         if whole.endswith("\ufffd") or not whole.startswith(self._given):

@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Any
 
-from .common import add_model_arguments, open_model, say
+from .common import add_model_arguments, decode, open_model, say
 from .generate import add_generation_arguments, cache_of, generation_options, stream_steps
 
 HELP = "talk with the model; what is in the KV cache is not computed again"
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     messages: list[dict[str, str]] = []
     if args.system_prompt is not None:
         messages.append({"role": "system", "content": args.system_prompt})
-    at_terminal = sys.stdin.isatty()
+    at_terminal = sys.stdin is not None and sys.stdin.isatty()
     if at_terminal:
         say("type a message; an empty line or Ctrl-D ends the chat, /new starts a new one")
         import contextlib
@@ -65,9 +65,10 @@ def read_line(at_terminal: bool) -> str:
         except EOFError:
             print()
             return ""
-    for line in sys.stdin:
-        if line.strip():
-            return line.strip()
+    for line in sys.stdin.buffer if sys.stdin else ():
+        text = decode(line, "stdin").strip()
+        if text:
+            return text
     return ""
 
 
@@ -78,7 +79,7 @@ def answer(
     from ..decoding import generate
 
     ids = model.encode_chat(messages)
-    cached = cache.shared_prefix(ids)
+    cached = 0 if args.no_kv_cache else cache.shared_prefix(ids)
     steps = generate(model, ids, cache=cache, **options)
     taken: list = []
     interrupted = stream_steps(steps, taken, show=True)

@@ -1,6 +1,7 @@
 """What several commands share: flags of the model and of the prompt, reading, speaking."""
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,12 @@ from ..errors import MiniferError, TemplateError
 
 def say(text: str) -> None:
     """A line for the person, on stderr: stdout holds nothing but the result."""
-    sys.stdout.flush()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError:  # a full disk: what cannot be written there is said here
+        pass
     print(f"minifer: {text}", file=sys.stderr, flush=True)
 
 
@@ -81,7 +87,7 @@ def read_prompt(args: argparse.Namespace, exact: bool = False) -> str | list[int
         args.command_parser.error(f"needs one prompt: PROMPT, -p, -f or --token-ids; found {found}")
     if args.token_ids is not None:
         parts = args.token_ids.replace(",", " ").split()
-        if not all(part.isascii() and part.isdigit() for part in parts):
+        if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
             args.command_parser.error(
                 f"--token-ids {args.token_ids!r}: expected numbers like 1,2,3"
             )
@@ -89,7 +95,7 @@ def read_prompt(args: argparse.Namespace, exact: bool = False) -> str | list[int
     if args.file is not None:
         text = read_text(args.file)
     elif given[0] == "-":
-        text = decode(sys.stdin.buffer.read(), "stdin")
+        text = decode(sys.stdin.buffer.read() if sys.stdin else b"", "stdin")
     else:
         return given[0]
     return text if exact else text.removesuffix("\n")
@@ -113,10 +119,14 @@ def as_messages(args: argparse.Namespace, model: Any, prompt: str | list[int]) -
     """The prompt as a chat where the model has a template and --no-chat is not given."""
     chat = args.chat if args.chat is not None else model.template is not None
     if isinstance(prompt, list):
+        if args.chat:
+            args.command_parser.error("--chat needs a text; --token-ids are used as they are")
         chat = False
     if not chat:
         if args.system_prompt is not None:
-            args.command_parser.error("--system-prompt needs a chat template, not --no-chat")
+            args.command_parser.error(
+                "--system-prompt needs a chat template, not --no-chat or --token-ids"
+            )
         return prompt
     if model.template is None:
         raise TemplateError(f"{args.model} has no chat template; leave --chat out")
@@ -126,10 +136,28 @@ def as_messages(args: argparse.Namespace, model: Any, prompt: str | list[int]) -
     return [*system, {"role": "user", "content": prompt}]
 
 
+def as_json(data: Any) -> str:
+    """JSON for stdout: escaped where the stream could not carry every character as UTF-8."""
+    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    return json.dumps(data, ensure_ascii=not utf8)
+
+
+def check_output(path: Path) -> None:
+    """Raise MiniferError where no file can be written: before a long run, not after it."""
+    if path.is_dir():
+        raise MiniferError(f"--output {path}: is a folder; give the name of a file")
+    if not path.parent.is_dir():
+        raise MiniferError(f"--output {path}: the folder {path.parent} does not exist; make it")
+
+
 def write_atomically(path: Path, text: str) -> None:
     """The whole file or nothing: a temporary name beside it, then a rename."""
     import os
 
+    if path.exists() and not path.is_file():  # a device or a pipe is written to, not replaced
+        path.write_text(text, encoding="utf-8")
+        return
+    path = Path(os.path.realpath(path))  # a link stays a link
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(text, encoding="utf-8")

@@ -9,7 +9,9 @@ from typing import Any
 from .common import (
     add_model_arguments,
     add_prompt_arguments,
+    as_json,
     as_messages,
+    check_output,
     natural,
     open_model,
     positive,
@@ -98,6 +100,8 @@ def run(args: argparse.Namespace) -> int:
     """Generate, stream, report. -> 0, or 130 when interrupted; what was generated is kept."""
     prompt = read_prompt(args)
     options = generation_options(args)
+    if args.output is not None:
+        check_output(args.output)
     model = open_model(args)
     if args.verbose:
         from .report import describe
@@ -140,12 +144,12 @@ def report(
     """The JSON object where asked for, and the footer."""
     from .report import footer, result_object
 
-    if args.json or args.output:
-        text = json.dumps(result_object(model, steps, taken, interrupted), ensure_ascii=False)
-        if args.output:
-            write_atomically(args.output, text + "\n")
+    if args.json or args.output is not None:
+        found = result_object(model, steps, taken, interrupted)
+        if args.output is not None:
+            write_atomically(args.output, json.dumps(found, ensure_ascii=False) + "\n")
         else:
-            print(text, flush=True)
+            print(as_json(found), flush=True)
     if not (args.no_stats or args.quiet):
         for line in footer(model, steps, taken, interrupted):
             say(line)

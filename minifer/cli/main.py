@@ -45,6 +45,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command -> its exit code."""
+    if sys.stdout is None:  # closed by whoever started us
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a character shows "?", no crash
             stream.reconfigure(errors="replace")
@@ -53,14 +55,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         set_threads(args.threads)
     warnings.showwarning = show_warning
     try:
+        return run(args)
+    except BrokenPipeError:  # the reader has left
+        return 0
+    finally:  # Python would complain once more, when it flushes at exit
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except OSError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def run(args: argparse.Namespace) -> int:
+    """The command, and what its failure means. A broken pipe may come up while saying so."""
+    try:
         return args.run(args) or 0
     except KeyboardInterrupt:
         say("interrupted")
         return 130
     except BrokenPipeError:
-        # The reader has left. Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        raise
     except MiniferError as problem:
         if args.debug:
             raise

@@ -3,6 +3,8 @@
 import os
 import platform
 import sys
+import textwrap
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -40,29 +42,28 @@ def result_object(model: Any, steps: Any, taken: list, interrupted: bool) -> dic
 
 
 def footer(model: Any, steps: Any, taken: list, interrupted: bool) -> list[str]:
-    """A few lines under the answer, each at most 78 characters."""
+    """A few lines under the answer, short enough for a terminal of 80 columns."""
     prompt, n = len(steps.prompt_token_ids), len(taken)
     if not taken:
         return [f"prompt {prompt} tokens, interrupted before the first new one"]
     ttft, gaps = taken[0].seconds, np.array([step.seconds for step in taken[1:]])
     reason = "interrupted" if interrupted else taken[-1].finish_reason
     first = f"prompt {_tokens(prompt)}, {prompt / ttft:.1f} tok/s, TTFT {1e3 * ttft:.0f} ms"
-    second = f"generated {_tokens(n)} ({reason})"
+    lines = [first, f"generated {_tokens(n)} ({reason})"]
     if len(gaps):
         median, late = 1e3 * np.median(gaps), 1e3 * np.percentile(gaps, 95)
-        second += f", {len(gaps) / gaps.sum():.1f} tok/s, ITL median {median:.1f} ms"
+        lines[-1] += f", {len(gaps) / gaps.sum():.1f} tok/s"
         # With few gaps a 95th percentile is close to the maximum: say how many there were.
-        second += f", P95 {late:.1f} ms (n={len(gaps)})"
+        lines.append(f"ITL median {median:.1f} ms, P95 {late:.1f} ms (n={len(gaps)})")
     memory = peak_memory_mb()
-    third = f"{model.dtype}, {model.table.in_use()} kernels, {threads()} threads on {hardware()}"
-    if memory is not None:
-        third = f"peak memory {memory:.0f} MB, {third}"
-    lines = [first, second, third]
+    figures = "" if memory is None else f"peak memory {memory:.0f} MB, "
+    lines.append(f"{figures}{model.dtype} weights, {model.table.in_use()} kernels")
+    lines.append(f"{threads()} threads on {hardware()}")
     if steps.request.sampling.temperature:
         lines.append(f"seed {steps.seed}")
     if model.table.swapped():
         lines.append(f"swapped ops: {', '.join(model.table.swapped())}")
-    return lines
+    return [part for line in lines for part in textwrap.wrap(line, 80 - len("minifer: "))]
 
 
 def _tokens(count: int) -> str:
@@ -93,7 +94,7 @@ def threads() -> int:
 def hardware() -> str:
     """What the processor calls itself."""
     if sys.platform == "linux":
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
+        with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
             for line in file:
                 if line.startswith("model name"):
                     return line.split(":", 1)[1].strip()

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Score the text with the model, as plain text, and print the figures."""
     from ..decoding import encode_prompt
-    from ..errors import ContextError
+    from ..errors import ContextError, MiniferError
 
     prompt = read_prompt(args, exact=True)
     model = open_model(args)
@@ -29,11 +29,13 @@ def run(args: argparse.Namespace) -> int:
         raise ContextError(f"the text has {len(ids)} token; scoring needs at least 2")
     logprobs = model.score(ids).tolist()
     mean = sum(logprobs) / len(logprobs)
+    if not math.isfinite(mean):
+        raise MiniferError(f"the log-probabilities add up to {mean}: the weights are at fault")
     figures = {
         "tokens": len(ids),
         "logprob": sum(logprobs),
         "logprob_per_token": mean,
-        "perplexity": math.exp(-mean),
+        "perplexity": math.exp(-mean) if mean > -700 else None,  # beyond what a float holds
     }
     if args.json:
         shown = {**figures, "token_ids": ids, "logprobs": logprobs, "model": model.name}
@@ -47,5 +49,6 @@ def run(args: argparse.Namespace) -> int:
     print(f"tokens             {figures['tokens']} (the first is given, not scored)")
     print(f"log-probability    {figures['logprob']:.4f}")
     print(f"  per token        {mean:.4f}")
-    print(f"perplexity         {figures['perplexity']:.4f}")
+    perplexity = figures["perplexity"]
+    print(f"perplexity         {'over 1e304' if perplexity is None else format(perplexity, '.4f')}")
     return 0

@@ -1,11 +1,10 @@
 """tokenize: what the model sees instead of text."""
 
 import argparse
-import json
 from typing import Any
 
 from ..errors import TokenizerError
-from .common import add_prompt_arguments, read_prompt, say
+from .common import add_prompt_arguments, as_json, read_prompt, say
 
 HELP = "text to token ids, their pieces and where they stand in the text"
 
@@ -35,13 +34,15 @@ def run(args: argparse.Namespace) -> int:
     if tokenizer is None:
         raise TokenizerError(f"{folder}: no tokenizer.json in this folder")
     if isinstance(prompt, list):
+        for token_id in sorted({i for i in prompt if tokenizer.token_of(i) is None}):
+            say(f"note: no token has the id {token_id}")
         print(tokenizer.decode(prompt))
         return 0
     options = {"add_special_tokens": not args.no_special_tokens, "parse_special": not args.plain}
     pieces = tokenizer.pieces(prompt, **options)
     ids = [piece.id for piece in pieces]
     if args.json:
-        print(json.dumps({"ids": ids, "pieces": [p._asdict() for p in pieces]}, ensure_ascii=False))
+        print(as_json({"ids": ids, "pieces": [piece._asdict() for piece in pieces]}))
     elif args.ids:
         print(*ids, sep=",")
     else:
@@ -69,8 +70,7 @@ def compare(folder: Any, text: str, options: dict[str, bool], ids: list[int]) ->
     if theirs == ids:
         say(f"the tokenizers library gives the same {len(ids)} ids")
         return 0
-    place = next(
-        (n for n, pair in enumerate(zip(ids, theirs, strict=False)) if pair[0] != pair[1]), -1
-    )
-    say(f"the tokenizers library differs from piece {place}: {theirs[max(place, 0) :][:8]}")
+    pairs = enumerate(zip(ids, theirs, strict=False))
+    place = next((n for n, (our, their) in pairs if our != their), min(len(ids), len(theirs)))
+    say(f"the tokenizers library differs from piece {place}: {theirs[place:][:8]}")
     return 1

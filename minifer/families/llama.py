@@ -32,7 +32,7 @@ def read_config(data: dict[str, Any], source: str) -> ModelConfig:
         vocab_size=vocab_size,
         hidden_size=hidden_size,
         intermediate_size=fields.integer("intermediate_size"),
-        num_hidden_layers=fields.integer("num_hidden_layers"),
+        num_hidden_layers=fields.integer("num_hidden_layers", high=10_000),
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
@@ -51,13 +51,16 @@ def _read_rope(fields: Fields) -> RopeConfig:
     """Both spellings: rope_theta with rope_scaling, and rope_parameters of transformers 5."""
     scaling = fields.section("rope_scaling") or fields.section("rope_parameters")
     theta = fields.number("rope_theta", 10000.0)
+    for holder in (fields, scaling or fields):
+        if holder.number("partial_rotary_factor", 1.0) != 1:
+            raise holder.refuse("partial_rotary_factor", "1")
     if scaling is None:
         return RopeConfig(theta)
     theta = scaling.number("rope_theta", theta)
     key = "rope_type" if "rope_type" in scaling else "type"
-    kind = scaling.data.get(key) or "default"
-    if scaling.number("partial_rotary_factor", 1.0) != 1:
-        raise scaling.refuse("partial_rotary_factor", "1")
+    kind = scaling.data[key] if key in scaling else "default"
+    if kind == "default" and "factor" in scaling:  # a factor nobody would apply
+        raise scaling.refuse(key, "linear or llama3 where there is a factor")
     if kind == "default":
         return RopeConfig(theta)
     if kind == "linear":

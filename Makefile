@@ -1,0 +1,58 @@
+# The two commands of the README are `make generate` and `make test`; `make help` lists the rest.
+# Everything lands in .venv and in the user's model cache (MINIFER_CACHE overrides).
+
+PYTHON ?= python3
+VENV ?= .venv
+PROMPT ?= What is the capital of France?
+PY = $(VENV)/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help generate test test-slow test-all setup lint format bench memory clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+generate: $(VENV)/.core  ## environment with the core, default model, one answer
+	$(PY) -m minifer generate "$(PROMPT)"
+
+test: $(VENV)/.dev  ## the tests, under 5 minutes on 2 cores (fetches the default model)
+	$(PY) -m minifer fetch >/dev/null
+	$(PY) -X warn_default_encoding -m pytest -q -m "not slow and not gpu"
+
+test-slow: $(VENV)/.dev  ## the longer proofs alone
+	$(PY) -m minifer fetch >/dev/null
+	$(PY) -X warn_default_encoding -m pytest -q -m slow
+
+test-all: test test-slow  ## the tests and the longer proofs
+
+setup: $(VENV)/.dev  ## everything for development on a CPU
+
+lint: $(VENV)/.dev  ## ruff: rules and format
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+format: $(VENV)/.dev  ## ruff: write the format
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: $(VENV)/.dev  ## decode against the probed read bandwidth of this machine
+	$(PY) tests/benchmarks/decode_bandwidth.py
+
+memory: $(VENV)/.core  ## resident and proportional memory of one and two processes (Linux)
+	$(PY) tests/benchmarks/memory.py
+
+clean:  ## remove the environment and what tools left behind
+	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis .ruff_cache
+
+# A stamp file per environment: made anew when pyproject.toml changes.
+$(VENV)/.core: pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "minifer needs Python 3.11 or newer: $(PYTHON) is not installed; PYTHON=/path/to/python3 names another"; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"minifer needs Python 3.11 or newer, found {v[0]}.{v[1]}; PYTHON=/path/to/python3 names another")'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "this Python has no venv or pip: install them (Debian: apt-get install python3-venv)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(PY) -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@touch $@
