@@ -96,7 +96,7 @@ def test_a_malformed_index(tmp_path, text, message):
 
 def test_an_index_that_is_not_text(tmp_path):
     (tmp_path / "model.safetensors.index.json").write_bytes(b"\xff\xfe{}")
-    with pytest.raises(CheckpointError, match="not UTF-8"):
+    with pytest.raises(CheckpointError, match=r"not UTF-8"):
         open_checkpoint(tmp_path)
 
 
@@ -131,15 +131,15 @@ def test_tensors_the_index_does_not_name_are_not_there(sharded):
 
 
 def test_a_folder_without_weights_says_what_it_holds(tmp_path):
-    with pytest.raises(CheckpointError, match="no weights here, expected model.safetensors or"):
+    with pytest.raises(CheckpointError, match=r"no weights here, expected model.safetensors or"):
         open_checkpoint(tmp_path)
     write_tensors(tmp_path / "other.safetensors", {"a": np.zeros(1, np.float32)})
-    with pytest.raises(CheckpointError, match="it holds other.safetensors: pass that file's path"):
+    with pytest.raises(CheckpointError, match=r"it holds other.safetensors: pass that file's path"):
         open_checkpoint(tmp_path)
 
 
 def test_no_such_folder(tmp_path):
-    with pytest.raises(CheckpointError, match="no weights here"):
+    with pytest.raises(CheckpointError, match=r"no weights here"):
         open_checkpoint(tmp_path / "nowhere")
 
 
@@ -163,5 +163,5 @@ def test_links_into_the_blobs_of_a_hub_cache(tmp_path, with_index):
 @pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
 def test_a_dangling_link_is_no_weight_file(tmp_path):
     (tmp_path / "model.safetensors").symlink_to("gone")
-    with pytest.raises(CheckpointError, match="no weights here"):
+    with pytest.raises(CheckpointError, match=r"no weights here"):
         open_checkpoint(tmp_path)

@@ -128,6 +128,8 @@ def run(args: argparse.Namespace) -> int:
 
 def stream_steps(steps: Any, taken: list, show: bool) -> bool:
     """Take every step, showing its text as it comes. -> whether Ctrl-C ended it."""
+    from ..errors import MiniferError, SamplingError
+
     try:
         for step in steps:
             taken.append(step)
@@ -135,6 +137,8 @@ def stream_steps(steps: Any, taken: list, show: bool) -> bool:
                 print(step.text, end="", flush=True)
     except KeyboardInterrupt:
         return True
+    except SamplingError as problem:  # the options were checked before: the model is at fault
+        raise MiniferError(str(problem)) from problem
     return False
 
 

@@ -69,7 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(args: argparse.Namespace) -> int:
     """The command, and what its failure means. A broken pipe may come up while saying so."""
     try:
-        return args.run(args) or 0
+        code = args.run(args) or 0
+        sys.stdout.flush()  # what cannot be written is an error while it can still be said
+        return code
     except KeyboardInterrupt:
         say("interrupted")
         return 130
