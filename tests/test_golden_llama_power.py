@@ -124,10 +124,11 @@ def another_head(weights, config):
     return {**weights, "head": head[::-1].copy()}
 
 
+MLP_BIASES = ("gate_bias", "up_bias", "down_bias")
 WEIGHT_BREAKS = {
     **{
         f"{part} dropped": (without(f".{part}"), lambda w, p=part: f"layers.0.{p}" in w)
-        for part in "query_bias key_bias value_bias output_bias gate_bias up_bias down_bias".split()
+        for part in ("query_bias", "key_bias", "value_bias", "output_bias", *MLP_BIASES)
     },
     "untied head taken for tied": (without("head"), lambda w: "head" in w),
     "head of other rows": (another_head, lambda w: True),
