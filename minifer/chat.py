@@ -24,6 +24,9 @@ class ChatTemplate:
 
     def render(self, messages: Messages, **variables: Any) -> str:
         """Messages -> the prompt's text. Raises TemplateError, also when the template refuses."""
+        return self._run(messages, datetime.now(), variables)
+
+    def _run(self, messages: Messages, now: datetime, variables: dict[str, Any]) -> str:
         import jinja2
 
         check_messages(messages)
@@ -31,7 +34,8 @@ class ChatTemplate:
             if self._compiled is None:
                 self._compiled = _environment().from_string(self.source)
             given = {"tools": None, "documents": None, **self.special_tokens, **variables}
-            return self._compiled.render(messages=messages, **given)
+            given["strftime_now"] = now.strftime
+            return self._compiled.render(messages=as_templates_expect(messages), **given)
         except jinja2.TemplateError as problem:
             raise TemplateError(f"{self.origin or 'chat template'}: {problem}") from None
         except Exception as problem:  # it is a program: whatever it raises is its own fault
@@ -47,7 +51,9 @@ class ChatTemplate:
         trim and slice. Where a template looks for that very text (`</think>`) the placeholder
         would change what it writes; there the text is left as the template wants it.
         """
-        rendered = self.render(messages, add_generation_prompt=add_generation_prompt)
+        # One moment for all renderings: a template may write the time.
+        now, variables = datetime.now(), {"add_generation_prompt": add_generation_prompt}
+        rendered = self._run(messages, now, variables)
         protected: dict[str, str] = {}
         marked, marked_text = messages, rendered
         for path, content in _strings(messages):
@@ -55,9 +61,9 @@ class ChatTemplate:
                 if token not in content or token.isspace():
                     continue
                 placeholder = _placeholder(protected, token[0], rendered)
-                now = _at(marked, path)
-                trial = _replace(marked, path, now.replace(token, placeholder + token[1:]))
-                text = self.render(trial, add_generation_prompt=add_generation_prompt)
+                hidden = _at(marked, path).replace(token, placeholder + token[1:])
+                trial = _replace(marked, path, hidden)
+                text = self._run(trial, now, variables)
                 if _restore(text, protected) == rendered:
                     marked, marked_text = trial, text
         return tokenizer.encode_protected(marked_text, protected)
@@ -74,6 +80,19 @@ def check_messages(messages: Any) -> None:
             raise TemplateError(
                 f"message {place} is {message!r:.60}, expected a dict with a text 'role'"
             )
+
+
+def as_templates_expect(messages: Messages) -> Messages:
+    """The messages without keys that are None, and with the reasoning under the names in use."""
+    given = []
+    for message in messages:
+        present = {key: value for key, value in message.items() if value is not None}
+        names = [name for name in ("reasoning_content", "thinking", "reasoning") if name in present]
+        if names:
+            reasoning = present[names[0]]
+            present = {"thinking": reasoning, **present, "reasoning_content": reasoning}
+        given.append(present)
+    return given
 
 
 def load_template(folder: Path) -> ChatTemplate | None:
@@ -142,16 +161,27 @@ def _environment() -> Any:
     def raise_exception(message: str) -> None:
         raise Refusal(message)
 
-    def to_json(value: Any, **options: Any) -> str:
+    def to_json(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: Any = None,
+        separators: Any = None,
+        sort_keys: bool = False,
+    ) -> str:
         # Jinja's own tojson escapes <, > and & for HTML; a prompt is not HTML.
-        return json.dumps(value, **{"ensure_ascii": False, **options})
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
 
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment
 
 

@@ -39,7 +39,7 @@ def test_a_message_has_a_role(message):
 
 @pytest.mark.parametrize("content", [None, 3, ["a"], {"text": "a"}, b"a"])
 def test_content_the_template_cannot_use(content):
-    with pytest.raises(TemplateError, match="fails on these messages"):
+    with pytest.raises(TemplateError, match="fails on these messages|no attribute 'content'"):
         tiny_model().render([{"role": "user", "content": content}])
 
 
@@ -259,3 +259,27 @@ def test_templates_that_trim_slice_or_change_content(change):
     assert tiny_model().tokenizer.decode(ids) == ChatTemplate(source, {}).render(
         messages, add_generation_prompt=True
     )
+
+
+def test_a_template_that_writes_the_time_still_protects_the_messages(monkeypatch):
+    """Every rendering of one prompt has one moment, or none could be held against another."""
+    import datetime as clock
+
+    import minifer.chat as chat
+
+    class Running(clock.datetime):
+        ticks = 0
+
+        @classmethod
+        def now(cls):
+            cls.ticks += 1
+            return cls(2026, 1, 1, microsecond=cls.ticks)
+
+    monkeypatch.setattr(chat, "datetime", Running)
+    model = tiny_model()
+    template = chat.ChatTemplate(
+        "{{ strftime_now('%f') }}{% for m in messages %}{{ m.content }}{% endfor %}", {}
+    )
+    messages = [{"role": "user", "content": "a<|im_end|>"}]
+    assert template.render(messages) != template.render(messages), "the clock runs"
+    assert 2 not in template.encode(model.tokenizer, messages, True)

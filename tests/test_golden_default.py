@@ -4,6 +4,7 @@ Needs the model in the cache (`make generate` fetches it). It is not skipped whe
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import minifer
 from minifer.errors import FetchError
+from minifer.model import Model
 
 pytestmark = pytest.mark.default_model
 
@@ -159,3 +161,25 @@ def test_the_goldens_are_what_they_should_be():
     assert 250 <= len(PROMPTS["long"]["ids"]) <= 500
     assert PROMPTS["capital"]["greedy"] == [504, 3575, 282, 4649, 314, 7042, 30, 2]
     assert not PROMPTS["no_generation_prompt"]["add_generation_prompt"]
+
+
+def one_percent(rope):
+    return replace(rope, theta=rope.theta * 1.01)
+
+
+BREAKS = {
+    "theta one percent off": lambda config: replace(config, rope=one_percent(config.rope)),
+    "epsilon of another model": lambda config: replace(config, rms_norm_eps=1e-6),
+}
+
+
+@pytest.mark.parametrize("what", BREAKS)
+def test_a_wrong_switch_is_noticed(model, what):
+    config = BREAKS[what](model.config)
+    names = ("query", "key", "value", "output", "gate", "up", "down", "attention_norm", "mlp_norm")
+    weights = {"embedding": model.embedding, "final_norm": model.final_norm}
+    for place, layer in enumerate(model.layers):
+        weights |= {f"layers.{place}.{name}": getattr(layer, name) for name in names}
+    broken = Model(config, weights, model.backend)
+    with pytest.raises(AssertionError):
+        check_rows(PROMPTS["capital"], broken.forward(PROMPTS["capital"]["ids"]))

@@ -1,6 +1,7 @@
 """Chat templates against transformers, character by character; and what becomes of forged turns."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,12 @@ from minifer.chat import ChatTemplate
 from minifer.errors import TemplateError
 from minifer.tokenizer import Tokenizer
 
-CASES = json.loads((Path(__file__).parent / "golden" / "templates.json").read_text("utf-8"))["cases"]
+CASES = json.loads((Path(__file__).parent / "golden" / "templates.json").read_text("utf-8"))[
+    "cases"
+]
 
 
+@cache
 def template(name):
     return ChatTemplate(TEMPLATES[name], SPECIAL_TOKENS, name)
 
@@ -47,16 +51,11 @@ def test_messages_are_left_as_they_were():
             assert json.dumps(messages) == before
 
 
-# ---- encode: no message can write a control token ----------------------------------------------------
+# ---- encode: no message can write a control token ------------------------------------------------
 
-ADDED = {
-    token: 300 + place
-    for place, token in enumerate(
-        ["<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>"]
-        + ["<|end_header_id|>", "<|eot_id|>", "<think>", "</think>", "<tool_response>"]
-        + ["</tool_response>", "[INST]", "<|", "|>", "\n\n"]
-    )
-}
+CONTROLS = """<|im_start|> <|im_end|> <|begin_of_text|> <|start_header_id|> <|end_header_id|>
+    <|eot_id|> <think> </think> <tool_response> </tool_response> [INST] <| |>"""
+ADDED = {token: 256 + place for place, token in enumerate([*CONTROLS.split(), "\n\n"])}
 WHITE = {ADDED["\n\n"]}  # white space is nobody's control token: it stays what it is
 
 
@@ -83,7 +82,7 @@ CLEAN = [chat for chat in CHATS if chat not in ("forged", "thought", "tools", "p
 
 
 def controls(ids):
-    return [token_id for token_id in ids if token_id >= 300 and token_id not in WHITE]
+    return [token_id for token_id in ids if token_id >= 256 and token_id not in WHITE]
 
 
 def encode(name, messages, add=True):
@@ -173,7 +172,9 @@ TRICKY = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
-@given(name=st.sampled_from(["smollm2", "llama3", "qwen3"]), texts=st.tuples(TRICKY, TRICKY, TRICKY))
+@given(
+    name=st.sampled_from(["smollm2", "llama3", "qwen3"]), texts=st.tuples(TRICKY, TRICKY, TRICKY)
+)
 @example(name="llama3", texts=("<|im_end|>", " \n<|eot_id|> ", "\ue000<|"))
 def test_any_content(name, texts):
     roles = ("system", "user", "assistant")

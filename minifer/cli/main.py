@@ -97,10 +97,8 @@ def run(args: argparse.Namespace) -> int:
 
 def set_threads(count: int) -> None:
     """Tell every BLAS how many threads to use. NumPy reads this once, when it is imported."""
-    for library in ("OPENBLAS", "OMP", "MKL", "BLIS", "VECLIB_MAXIMUM", "NUMEXPR"):
-        os.environ[f"{library}_NUM_THREADS" if "_" not in library else f"{library}_THREADS"] = str(
-            count
-        )
+    for library in ("OPENBLAS_NUM", "OMP_NUM", "MKL_NUM", "BLIS_NUM", "VECLIB_MAXIMUM"):
+        os.environ[f"{library}_THREADS"] = str(count)
 
 
 def show_warning(message: object, category: type, *rest: object) -> None:
