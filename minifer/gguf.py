@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from minifer.errors import CheckpointError
-from minifer.gguf_blocks import DECODERS, TENSOR_TYPES
+from .errors import CheckpointError
+from .gguf_blocks import DECODERS, TENSOR_TYPES
 
 VERSIONS = (2, 3)
 MAX_KEY_BYTES = 65_535

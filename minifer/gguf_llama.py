@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from minifer.errors import CheckpointError
-from minifer.gguf import GGUF, dequantise
-from minifer.gguf_blocks import to_bfloat16_words, widen_bfloat16
-from minifer.gguf_tokenizer import tokenizer_config_json, tokenizer_json
-from minifer.safetensors_writer import Entry, write_safetensors
+from .errors import CheckpointError
+from .gguf import GGUF, dequantise
+from .gguf_blocks import to_bfloat16_words, widen_bfloat16
+from .gguf_tokenizer import tokenizer_config_json, tokenizer_json
+from .safetensors_writer import Entry, write_safetensors
 
 SAFETENSORS_DTYPES = {"float32": "F32", "bfloat16": "BF16"}
 

@@ -6,8 +6,8 @@ digits one by one, "smollm" in llama.cpp's list of pre-tokenizers.
 
 from typing import Any
 
-from minifer.errors import CheckpointError
-from minifer.gguf import GGUF
+from .errors import CheckpointError
+from .gguf import GGUF
 
 NORMAL, CONTROL = 1, 3  # llama.cpp's token types: found by merges, or special
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from minifer.errors import CheckpointError
+from .errors import CheckpointError
 
 # How an element lies in the file: numpy has no bfloat16, so its words travel as uint16.
 STORED_AS: dict[str, np.dtype[Any]] = {
