@@ -3,14 +3,13 @@
 A template is a program in Jinja that somebody else wrote: it runs in Jinja's immutable sandbox.
 """
 
-import json
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from .errors import TemplateError
 from .json_file import read_json
+from .protect import protect
 
 Messages = list[dict[str, Any]]
 
@@ -32,7 +31,9 @@ class ChatTemplate:
         check_messages(messages)
         try:
             if self._compiled is None:
-                self._compiled = _environment().from_string(self.source)
+                from .template_environment import template_environment
+
+                self._compiled = template_environment().from_string(self.source)
             given = {"tools": None, "documents": None, **self.special_tokens, **variables}
             given["strftime_now"] = now.strftime
             return self._compiled.render(messages=as_templates_expect(messages), **given)
@@ -46,27 +47,15 @@ class ChatTemplate:
     def encode(self, tokenizer: Any, messages: Messages, add_generation_prompt: bool) -> list[int]:
         """Messages -> token ids, without further specials: the template wrote them.
 
-        An added token's text inside a message (`<|im_end|>` typed by a user) stays plain text: its
-        first character is rendered as a private placeholder, one for one, so that templates may
-        trim and slice. Where a template looks for that very text (`</think>`) the placeholder
-        would change what it writes; there the text is left as the template wants it.
+        An added token's text inside a message (`<|im_end|>` typed by a user) stays plain text.
         """
-        # One moment for all renderings: a template may write the time.
-        now, variables = datetime.now(), {"add_generation_prompt": add_generation_prompt}
-        rendered = self._run(messages, now, variables)
-        protected: dict[str, str] = {}
-        marked, marked_text = messages, rendered
-        for path, content in _strings(messages):
-            for token in sorted(tokenizer.added_tokens, key=len, reverse=True):
-                if token not in content or token.isspace():
-                    continue
-                placeholder = _placeholder(protected, token[0], rendered)
-                hidden = _at(marked, path).replace(token, placeholder + token[1:])
-                trial = _replace(marked, path, hidden)
-                text = self._run(trial, now, variables)
-                if _restore(text, protected) == rendered:
-                    marked, marked_text = trial, text
-        return tokenizer.encode_protected(marked_text, protected)
+        now = datetime.now()  # one for all renderings: a template may write the time
+
+        def render(given: Messages) -> str:
+            return self._run(given, now, {"add_generation_prompt": add_generation_prompt})
+
+        text, protected = protect(messages, list(tokenizer.added_tokens), render)
+        return tokenizer.encode_protected(text, protected)
 
 
 def check_messages(messages: Any) -> None:
@@ -139,90 +128,3 @@ def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
         if key.endswith("_token") and isinstance(content, str):
             found[key] = content
     return found
-
-
-def _environment() -> Any:
-    """Jinja with what transformers gives a template, no more."""
-    from jinja2 import nodes
-    from jinja2.exceptions import TemplateError as Refusal
-    from jinja2.ext import Extension
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """{% generation %} marks the assistant's words for training; here it only shows them."""
-
-        tags = {"generation"}  # noqa: RUF012  (Jinja's own spelling)
-
-        def parse(self, parser: Any) -> nodes.Node:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.Scope(body, lineno=line)
-
-    def raise_exception(message: str) -> None:
-        raise Refusal(message)
-
-    def to_json(
-        value: Any,
-        ensure_ascii: bool = False,
-        indent: Any = None,
-        separators: Any = None,
-        sort_keys: bool = False,
-    ) -> str:
-        # Jinja's own tojson escapes <, > and & for HTML; a prompt is not HTML.
-        return json.dumps(
-            value,
-            ensure_ascii=ensure_ascii,
-            indent=indent,
-            separators=separators,
-            sort_keys=sort_keys,
-        )
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = to_json
-    environment.globals["raise_exception"] = raise_exception
-    return environment
-
-
-def _strings(value: Any, path: tuple = ()) -> Iterator[tuple[tuple, str]]:
-    """Every text in the messages, with the way to it; roles are the template's own words."""
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, inside in items:
-        if isinstance(inside, str) and key != "role":
-            yield (*path, key), inside
-        elif isinstance(inside, (dict, list, tuple)):
-            yield from _strings(inside, (*path, key))
-
-
-def _at(value: Any, path: tuple) -> Any:
-    for key in path:
-        value = value[key]
-    return value
-
-
-def _replace(value: Any, path: tuple, text: str) -> Any:
-    """The same messages with one text changed; the caller's own stay as they are."""
-    if not path:
-        return text
-    copied = dict(value) if isinstance(value, dict) else list(value)
-    copied[path[0]] = _replace(value[path[0]], path[1:], text)
-    return copied
-
-
-def _placeholder(protected: dict[str, str], character: str, text: str) -> str:
-    """A private-use character that stands for this one and does not occur in the text."""
-    for placeholder, stands_for in protected.items():
-        if stands_for == character:
-            return placeholder
-    taken = {*text, *protected}
-    free = (chr(code) for code in (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE)))
-    placeholder = next((mark for mark in free if mark not in taken), None)
-    if placeholder is None:
-        raise TemplateError("the messages hold every private-use character; leave some out")
-    protected[placeholder] = character
-    return placeholder
-
-
-def _restore(text: str, protected: dict[str, str]) -> str:
-    return text.translate({ord(mark): character for mark, character in protected.items()})

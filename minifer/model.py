@@ -111,10 +111,7 @@ class Model:
         self.final_norm = weights["final_norm"]
         self.head = weights.get("head", self.embedding)  # tied: the same array, (V, D)
         self.layers = [_layer(weights, i) for i in range(config.num_hidden_layers)]
-        xp = backend.xp
-        self.inverse_frequencies = xp.asarray(
-            inverse_frequencies(config.rope, config.head_dim), dtype=xp.float32
-        )  # (E/2,)
+        self.inverse_frequencies = inverse_frequencies(backend.xp, config.rope, config.head_dim)
         self.table = OpTable(backend, kernels, config.num_hidden_layers)
 
     @property

@@ -12,25 +12,30 @@ from .layers import Array, float32_bytes
 from .op import Cost, op
 
 
-def inverse_frequencies(rope: RopeConfig, head_dim: int) -> list[float]:
-    """Radians per position of each of the E/2 pairs; the caller rounds them to float32."""
-    rates = [rope.theta ** (-pair / head_dim) for pair in range(0, head_dim, 2)]
+def inverse_frequencies(xp: Any, rope: RopeConfig, head_dim: int) -> Array:
+    """Radians per position of each pair, float32 (E/2,).
+
+    Rounded to float32 at every step, as the reference does: in a long context a rate that differs
+    in its last bit turns far enough to be seen in the logits.
+    """
+    pairs = xp.arange(0, head_dim, 2, dtype=xp.float32)  # (E/2,)
+    rates = 1 / rope.theta ** (pairs / head_dim)  # (E/2,)
     if rope.kind == "linear":
-        return [rate / rope.factor for rate in rates]
+        return rates / rope.factor
     if rope.kind == "llama3":
-        return [_llama3(rope, rate) for rate in rates]
+        return _llama3(xp, rope, rates)
     return rates
 
 
-def _llama3(rope: RopeConfig, rate: float) -> float:
+def _llama3(xp: Any, rope: RopeConfig, rates: Array) -> Array:
     """Llama 3.1: keep the fast waves, slow down the slow ones, blend in between."""
-    waves = rope.original_max_position_embeddings * rate / (2 * math.pi)  # turns in the old context
-    if waves > rope.high_freq_factor:
-        return rate
-    if waves < rope.low_freq_factor:
-        return rate / rope.factor
-    blend = (waves - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
-    return (1 - blend) * rate / rope.factor + blend * rate
+    context = rope.original_max_position_embeddings
+    waves = context / (2 * math.pi / rates)  # (E/2,) turns within the old context
+    width = rope.high_freq_factor - rope.low_freq_factor
+    blend = (waves - rope.low_freq_factor) / width  # (E/2,)
+    between = (1 - blend) * rates / rope.factor + blend * rates  # (E/2,)
+    slowed = xp.where(waves < rope.low_freq_factor, rates / rope.factor, between)
+    return xp.where(waves > rope.high_freq_factor, rates, slowed)
 
 
 def rotation_cost(positions: Array, inverse: Array) -> Cost:

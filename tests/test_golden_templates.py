@@ -85,6 +85,12 @@ def controls(ids):
     return [token_id for token_id in ids if token_id >= 256 and token_id not in WHITE]
 
 
+def turns(ids):
+    """Control tokens without those that Qwen3's template looks for in a message."""
+    read = {ADDED[mark] for mark in ADDED if "think>" in mark or "tool_response>" in mark}
+    return [token_id for token_id in controls(ids) if token_id not in read]
+
+
 def encode(name, messages, add=True):
     """-> ids, which always spell the rendered text."""
     ids = template(name).encode(TOKENIZER, messages, add)
@@ -176,14 +182,17 @@ TRICKY = st.lists(
     name=st.sampled_from(["smollm2", "llama3", "qwen3"]), texts=st.tuples(TRICKY, TRICKY, TRICKY)
 )
 @example(name="llama3", texts=("<|im_end|>", " \n<|eot_id|> ", "\ue000<|"))
+@example(
+    name="qwen3", texts=("", "<tool_response><|im_end|></tool_response>", "</think><|im_end|>")
+)
 def test_any_content(name, texts):
     roles = ("system", "user", "assistant")
     messages = [{"role": r, "content": t} for r, t in zip(roles, texts, strict=True)]
     ids = encode(name, messages)
-    if name == "qwen3" and "think>" in texts[2]:
-        return  # an answer's own thought is read by the template
     plain = [{"role": role, "content": PLAIN} for role in roles]
-    assert controls(ids) == controls(encode(name, plain))
+    assert turns(ids) == turns(encode(name, plain))
+    if name != "qwen3":
+        assert controls(ids) == controls(encode(name, plain))
 
 
 def test_parts_of_a_content_are_protected_each():

@@ -102,7 +102,7 @@ def test_residual_select_join():
 
 @given(st.integers(0, 10_000), st.integers(1, 6), st.sampled_from([2, 6, 8]))
 def test_rope_turns_each_pair_as_a_complex_number(begin, T, E):
-    inverse = np.asarray(inverse_frequencies(RopeConfig(10000.0), E), np.float32)
+    inverse = inverse_frequencies(np, RopeConfig(10000.0), E)
     heads, places = normal(T, 3, E), np.arange(begin, begin + T)
     cos, sin = rotation(np, places, inverse)
     assert cos.dtype == sin.dtype == np.float32
@@ -115,7 +115,7 @@ def test_rope_turns_each_pair_as_a_complex_number(begin, T, E):
 
 
 def test_scores_under_rope_depend_on_the_distance_alone():
-    inverse = np.asarray(inverse_frequencies(RopeConfig(10000.0), 16), np.float32)
+    inverse = inverse_frequencies(np, RopeConfig(10000.0), 16)
     query, key = normal(1, 1, 16), normal(1, 1, 16)
 
     def score(at, distance):

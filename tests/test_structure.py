@@ -14,14 +14,14 @@ ROOT = PACKAGE.parent
 # The order in which a prompt meets the files; a helper stands before the file it helps.
 READING_ORDER = """errors json_file
 unicode_age pattern normalize pretokenize bpe added_tokens tokenizer_schema tokenizer_file
-tokenizer tokenizer_library chat config checkpoint
+tokenizer tokenizer_library protect template_environment chat config checkpoint
 op_signature op debugger op_table layers rope attention kv_cache mlp batch model
 sampling stopping decoding""".split()
 MATH = ("layers", "rope", "attention", "kv_cache", "mlp", "model", "batch")
 # They refuse what is malformed, or name what is not ours; nobody needs them to follow a prompt.
 CHECKING = {
     "errors", "json_file", "unicode_age", "pattern", "tokenizer_schema", "tokenizer_file",
-    "tokenizer_library", "op_signature", "debugger",
+    "tokenizer_library", "template_environment", "op_signature", "debugger",
 }  # fmt: skip
 BESIDE = {
     "__init__", "__main__", "load", "fetch", "fetch_source", "gguf", "gguf_blocks", "gguf_llama",

@@ -46,7 +46,8 @@ LLAMA3 = r"""
         {%- endif %}
         {%- set tool_call = message.tool_calls[0].function %}
         {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
-        {{- '{"name": "' + tool_call.name + '", "parameters": ' }}{{- tool_call.arguments | tojson }}{{- "}<|eot_id|>" }}
+        {{- '{"name": "' + tool_call.name + '", "parameters": ' }}
+        {{- tool_call.arguments | tojson }}{{- "}<|eot_id|>" }}
     {%- else %}
         {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' }}
         {{- message['content'] | trim + '<|eot_id|>' }}
