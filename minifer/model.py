@@ -7,7 +7,7 @@ from . import attention, mlp  # noqa: F401  (their ops register themselves)
 from .batch import Batch, Segment, check_ids, check_segments, lay_out
 from .chat import ChatTemplate
 from .config import ModelConfig
-from .errors import ContextError, MiniferError, TemplateError
+from .errors import ContextError, TemplateError, TokenizerError
 from .kv_cache import KVCache
 from .layers import Array, log_softmax
 from .op import RECORDING, keep, op
@@ -185,7 +185,7 @@ class Model:
         """Messages -> token ids. An added token's text inside a message stays plain text."""
         template = self._template()
         if self.tokenizer is None:
-            raise MiniferError(f"{self.name or 'the model'} has no tokenizer.json")
+            raise TokenizerError(f"{self.name or 'the model'} has no tokenizer.json")
         return template.encode(self.tokenizer, messages, add_generation_prompt)
 
     def _template(self) -> ChatTemplate:
