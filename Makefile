@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 PROMPT ?= What is the capital of France?
 PY = $(VENV)/bin/python
+# A path, not an import hook: else a folder called minifer in the current directory hides the package.
+PIP = $(PY) -m pip install --quiet --disable-pip-version-check --config-settings editable_mode=compat
 # One BLAS thread while testing: idle threads that spin make a busy machine five times as slow.
 PYTEST = OPENBLAS_NUM_THREADS=1 $(PY) -X warn_default_encoding -m pytest -q
 
@@ -17,7 +19,7 @@ help:  ## list the targets
 generate: $(VENV)/.core  ## environment with the core, default model, one answer
 	$(PY) -m minifer generate "$(PROMPT)"
 
-test: $(VENV)/.dev  ## the tests, under 5 minutes on 2 cores (fetches the default model)
+test: $(VENV)/.dev  ## the tests; under 5 minutes on 2 cores
 	$(PY) -m minifer fetch >/dev/null
 	$(PYTEST) -m "not slow and not gpu"
 
@@ -37,10 +39,10 @@ format: $(VENV)/.dev  ## ruff: write the format
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-bench: $(VENV)/.dev  ## decode against the probed read bandwidth of this machine
+bench: $(VENV)/.dev  ## decode against the read bandwidth of this machine
 	$(PY) tests/benchmarks/decode_bandwidth.py
 
-memory: $(VENV)/.core  ## resident and proportional memory of one and two processes (Linux)
+memory: $(VENV)/.core  ## memory of one and of two processes (Linux)
 	$(PY) tests/benchmarks/memory.py
 
 clean:  ## remove the environment and what tools left behind
@@ -52,9 +54,10 @@ $(VENV)/.core: pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"minifer needs Python 3.11 or newer, found {v[0]}.{v[1]}; PYTHON=/path/to/python3 names another")'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "this Python has no venv or pip: install them (Debian: apt-get install python3-venv)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check -e .
+	@echo "installing into $(VENV) (needs the Python package index; half a minute)"
+	$(PIP) -e . || { echo "the packages could not be installed: is the Python package index reachable?"; exit 1; }
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	$(PY) -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	$(PIP) -e ".[dev]"
 	@touch $@

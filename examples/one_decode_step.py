@@ -2,7 +2,7 @@
 
     python examples/one_decode_step.py ["a prompt"]
 
-Under a debugger the readable reference kernels run, so every step lands in a file of minifer.
+Checks and layout come first; `b minifer.model.transformer` and `c` skip them.
 """
 
 import sys

@@ -2,19 +2,24 @@
 
 The files in the order in which a prompt meets them:
 
-    tokenizer.py   text -> ids -> text        (pretokenize.py, normalize.py)
-    chat.py        messages -> prompt
-    config.py      every switch of the model, frozen
+    load.py        what `minifer.load` puts together: the files below
+    tokenizer.py   text -> ids -> text        (normalize, added_tokens, pretokenize, bpe)
+    chat.py        messages -> prompt         (protect)
+    config.py      every switch of the model  (families/llama)
     checkpoint.py  weights, mapped from disk, nothing copied
-    op.py          the op table: dispatch, count, time, tap, swap
+    op.py          the op table: dispatch, count, time, tap, swap    (op_table)
     layers.py      embedding, linear, norm, residual
     rope.py        rotary positions
     attention.py   causal attention, one screen
     kv_cache.py    append, advance, truncate
     mlp.py         widen, gate, narrow
-    model.py       Block, transformer, Model   (batch.py)
+    model.py       block, transformer, Model  (batch, backend/on_numpy)
     sampling.py    one function per filter
-    decoding.py    prefill, decode loop, Step  (stopping.py)
+    decoding.py    prefill, decode loop, Step (stopping)
+
+What only checks what somebody else wrote, or names what differs between libraries, can be
+skipped: checks, json_file, tokenizer_file, tokenizer_schema, tokenizer_library, pattern,
+unicode_age, template_environment, op_signature, debugger.
 
 The letters of shapes, in docstrings and trailing comments:
 
@@ -22,7 +27,7 @@ The letters of shapes, in docstrings and trailing comments:
     S  keys visible: cached and new              L  layers
     D  model width            F  feed-forward width      V  vocabulary
     H  query heads            K  key/value heads         G = H // K
-    E  head width
+    E  head width             O  rows of a weight        N  any other count
 
     import minifer
     model = minifer.load("default")
@@ -30,8 +35,13 @@ The letters of shapes, in docstrings and trailing comments:
         print(step.text, end="", flush=True)
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if sys.version_info < (3, 11):  # noqa: UP036  (say so before a newer syntax does)
+    found = ".".join(map(str, sys.version_info[:2]))
+    raise ImportError("minifer needs Python 3.11 or newer, found " + found)
 
 from .errors import (
     CheckpointError,
@@ -107,4 +117,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__})

@@ -117,6 +117,10 @@ class Search:
                 start -= 1
             while token.rstrip and end < len(real) and real[end] in WHITE_SPACE:
                 end += 1
+            if token.lstrip:
+                start = max(start, done)  # what the one before has swallowed is gone
+            if start >= end:
+                continue
             if done < start:
                 yield done, start, None
             yield start, end, token

@@ -57,8 +57,10 @@ def attention(
     products = xp.matmul(rows, key.transpose(0, 2, 1))  # (K, T*G, S)
     scores = tap("scores", products.reshape(K, T, G, S))  # (K, T, G, S)
 
+    # The causal mask: a key that stands later than its query is hidden.
     hidden = key_positions > query_positions[:, None]  # (T, S)
     seen = xp.where(hidden[:, None, :], -math.inf, scores)  # (K, T, G, S)
+    # Softmax over S, shifted by the row's maximum so that exp cannot overflow.
     peak = seen.max(axis=-1, keepdims=True)  # (K, T, G, 1)
     finite = xp.maximum(peak, LOWEST)  # (K, T, G, 1)
     shifted = seen - finite  # (K, T, G, S)

@@ -1,8 +1,12 @@
-"""What one pass works on: the next tokens of one or several sequences, on one flat axis."""
+"""What one pass works on: the next tokens of one or several sequences, on one flat axis.
+
+`generate` uses one segment; several in one pass share every weight that is read (a server does so).
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from .checks import check_cache, check_ids
 from .config import ModelConfig
 from .errors import ContextError
 from .kv_cache import KVCache
@@ -28,33 +32,14 @@ class Batch(NamedTuple):
     caches: list[KVCache]
 
 
-def check_ids(token_ids: Sequence[int], vocab_size: int) -> list[int]:
-    """Token ids as a plain list. Raises ContextError for none, or one that is out of range."""
-    ids = token_ids.tolist() if hasattr(token_ids, "tolist") else list(token_ids)
-    if not ids:
-        raise ContextError("no token ids: a pass needs at least one")
-    for place, token_id in enumerate(ids):
-        # A gather on a GPU wraps a wrong id silently, so it is refused on the host.
-        if type(token_id) is not int or not 0 <= token_id < vocab_size:
-            raise ContextError(
-                f"token id {token_id!r} at place {place}; allowed are 0 to {vocab_size - 1}"
-            )
-    return ids
-
-
 def check_segments(segments: Sequence[Segment], config: ModelConfig) -> list[Segment]:
     """All that can be refused is refused here, before a byte is written. Raises ContextError."""
     if not segments:
         raise ContextError("a step needs at least one segment")
-    shape = (config.num_hidden_layers, config.num_key_value_heads, config.head_dim)
     checked = []
     for token_ids, cache in segments:
         ids = check_ids(token_ids, config.vocab_size)
-        if cache.shape != shape:
-            raise ContextError(
-                f"a KV cache of {cache.shape} (layers, heads, width); this model needs {shape}: "
-                "make it with model.new_cache()"
-            )
+        check_cache(cache, config)
         cache.require(len(ids))
         checked.append(Segment(ids, cache))
     if len({id(cache) for _, cache in checked}) < len(checked):

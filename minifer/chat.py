@@ -4,11 +4,12 @@ A template is a program in Jinja that somebody else wrote: it runs in Jinja's im
 """
 
 from datetime import datetime
+from os.path import lexists
 from pathlib import Path
 from typing import Any
 
 from .errors import TemplateError
-from .json_file import read_json
+from .json_file import read_bytes, read_json
 from .protect import protect
 
 Messages = list[dict[str, Any]]
@@ -54,7 +55,10 @@ class ChatTemplate:
         def render(given: Messages) -> str:
             return self._run(given, now, {"add_generation_prompt": add_generation_prompt})
 
-        text, protected = protect(messages, list(tokenizer.added_tokens), render)
+        try:
+            text, protected = protect(messages, list(tokenizer.added_tokens), render)
+        except RecursionError:
+            raise TemplateError("the messages are nested too deeply, or hold themselves") from None
         return tokenizer.encode_protected(text, protected)
 
 
@@ -87,13 +91,13 @@ def as_templates_expect(messages: Messages) -> Messages:
 def load_template(folder: Path) -> ChatTemplate | None:
     """chat_template.jinja, else the key in tokenizer_config.json; None where there is neither."""
     config_path, jinja_path = folder / "tokenizer_config.json", folder / "chat_template.jinja"
-    config = read_json(config_path, TemplateError) if config_path.is_file() else {}
+    config = read_json(config_path, TemplateError) if lexists(config_path) else {}
     source, origin = config.get("chat_template"), str(config_path)
-    if jinja_path.is_file():
+    if lexists(jinja_path):  # a broken link is an error, not the absence of a template
         try:
-            source, origin = jinja_path.read_text(encoding="utf-8"), str(jinja_path)
-        except (OSError, UnicodeDecodeError) as problem:
-            raise TemplateError(f"{jinja_path}: cannot be read as UTF-8 ({problem})") from None
+            source, origin = read_bytes(jinja_path, TemplateError).decode("utf-8"), str(jinja_path)
+        except UnicodeDecodeError as problem:
+            raise TemplateError(f"{jinja_path}: not UTF-8 text (byte {problem.start})") from None
     if isinstance(source, list):
         source = _named(source, origin)
     if source is None:

@@ -10,6 +10,7 @@ import math
 import mmap
 import re
 from collections.abc import Iterator, Mapping
+from os.path import lexists
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,9 +89,9 @@ def open_checkpoint(path: Path, map_file: bool = True) -> Checkpoint:
     if path.is_file():
         return _one_file(path, map_file)
     single, index = path / "model.safetensors", path / "model.safetensors.index.json"
-    if single.is_file():
+    if lexists(single):
         return _one_file(single, map_file)
-    if index.is_file():
+    if lexists(index):
         return _shards(index, map_file)
     others = sorted(found.name for found in path.glob("*.safetensors"))
     hint = f"; it holds {', '.join(others[:3])}: pass that file's path" if others else ""
@@ -130,6 +131,8 @@ def _shards(index: Path, map_file: bool) -> Checkpoint:
 
 
 def _open_bytes(path: Path, map_file: bool) -> Any:
+    if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+        raise CheckpointError(f"{path}: is not a regular file")
     try:
         with open(path, "rb") as file:
             size = file.seek(0, 2)

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .batch import check_ids
-from .errors import ContextError, SamplingError, TokenizerError
+from .checks import check_cache, check_ids, whole_number
+from .errors import ContextError, SamplingError, TemplateError, TokenizerError
 from .kv_cache import KVCache
 from .layers import log_softmax
 from .model import Model
@@ -76,6 +76,8 @@ def generate(
 ) -> Generation:
     """Continue a prompt: text, token ids, or messages [{role, content}] -> iterator of Steps.
 
+    A text is continued as it stands; messages go through the chat template, which is what
+    `python -m minifer generate` makes of its prompt.
     Arguments are checked here; nothing is computed before the first Step is asked for. `prompt` is
     always the whole sequence: what a given `cache` already holds of it is kept, the rest is
     prefilled in chunks of `prefill_chunk` tokens. The answer ends at an eos id (not with
@@ -89,8 +91,10 @@ def generate(
         raise SamplingError(f"sampling is {sampling!r:.60}, expected a minifer.Sampling")
     whole = {"max_tokens": (max_tokens, 1), "prefill_chunk": (prefill_chunk, 1)}
     for name, (value, low) in {**whole, "logprobs": (logprobs, 0)}.items():
-        if type(value) is not int or value < low:
-            raise SamplingError(f"{name} is {value!r}; allowed is a whole number from {low}")
+        if whole_number(value, low) is None:
+            raise SamplingError(f"{name} is {value!r:.40}; allowed is a whole number from {low}")
+    if cache is not None:
+        check_cache(cache, model.config)
     ids = encode_prompt(model, prompt)
     context = model.config.max_position_embeddings
     room = context if cache is None else min(context, cache.max_length)
@@ -116,7 +120,6 @@ def generate(
 def decode_loop(model: Model, cache: KVCache, request: Request, answer: Answer) -> Iterator[Step]:
     """Prefill, then emit a token, ask whether to stop, and only if not feed it forward."""
     sequence = list(request.prompt_token_ids)
-    cache.keep_prefix(sequence)
     phase, since = "prefill", request.called
     while True:
         logits, receipt = feed(model, cache, sequence, request, phase)  # (V,)
@@ -149,15 +152,20 @@ def feed(
     -> logits (V,) of the last token, on the host, and the receipt of it all while recording.
     """
     recording = RECORDING.get()
-    if not request.use_cache:
-        cache.truncate(0)
+    # Between two tokens somebody else may have used the cache: trust what it says it holds.
+    cache.truncate(cache.shared_prefix(sequence) if request.use_cache else 0)
     if recording is not None:
         recording.open_step(phase, len(sequence), model.backend.clock)
-    for begin in range(cache.length, len(sequence), request.prefill_chunk):
-        chunk = sequence[begin : begin + request.prefill_chunk]
-        logits = model.forward(chunk, cache, last_only=True)  # (1, V)
-    row = model.backend.to_host(logits)[0]  # (V,) the one synchronisation
-    return row, None if recording is None else recording.close_step(model.backend.clock)
+    try:
+        for begin in range(cache.length, len(sequence), request.prefill_chunk):
+            chunk = sequence[begin : begin + request.prefill_chunk]
+            logits = model.forward(chunk, cache, last_only=True)  # (1, V)
+        row = model.backend.to_host(logits)[
+            0
+        ]  # (V,) on a GPU: waits for the device, once per token
+    finally:
+        receipt = None if recording is None else recording.close_step(model.backend.clock)
+    return row, receipt
 
 
 def encode_prompt(model: Model, prompt: str | Sequence[int] | Sequence[dict]) -> list[int]:
@@ -167,12 +175,28 @@ def encode_prompt(model: Model, prompt: str | Sequence[int] | Sequence[dict]) ->
             raise TokenizerError("a text prompt needs a tokenizer, and this model has none")
         if not prompt:
             raise ContextError("the prompt is empty; give it at least one character")
+        refuse_hopeless(model, [prompt])
         ids = model.tokenizer.encode(prompt)
-    elif len(prompt) and isinstance(prompt[0], dict):
+    elif isinstance(prompt, dict):
+        raise TemplateError("one message is not a prompt: put it in a list, [{role, content}]")
+    elif isinstance(prompt, Sequence) and len(prompt) and isinstance(prompt[0], dict):
+        refuse_hopeless(model, [str(m.get("content")) for m in prompt if isinstance(m, dict)])
         ids = model.encode_chat(prompt)
     else:
         ids = prompt
     return check_ids(ids, model.config.vocab_size)
+
+
+def refuse_hopeless(model: Model, texts: list[str]) -> None:
+    """Texts that cannot fit whatever their tokens are are refused before minutes of encoding."""
+    context, length = model.config.max_position_embeddings, sum(map(len, texts))
+    longest = 1 if model.tokenizer is None else model.tokenizer.longest_token
+    # Normalisers may shorten a text; four times is more than any of them does.
+    if length > 4 * context * longest:
+        raise ContextError(
+            f"the prompt has {length} characters, far more than {context} tokens, which the "
+            "model's context holds; shorten it"
+        )
 
 
 def best(logprobs: np.ndarray, count: int) -> list[tuple[int, float]]:

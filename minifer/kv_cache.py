@@ -63,6 +63,7 @@ class KVCache:
     def append(self, ops: Any, layer: int, key: Array, value: Array) -> tuple[Array, Array, Array]:
         """Keep key, value (T, K, E) of one layer -> all keys, values (K, S, E), positions (S,)."""
         begin, end = self.length, self.length + len(key)
+        # A slice is a view: what `store` writes into it is written into the cache itself.
         ops.store(self.keys[layer, :, begin:end], key)
         ops.store(self.values[layer, :, begin:end], value)
         return self.keys[layer, :, :end], self.values[layer, :, :end], self.positions[:end]
@@ -78,11 +79,8 @@ class KVCache:
         del self.token_ids[length:]
 
     def shared_prefix(self, token_ids: Sequence[int]) -> int:
-        """How many tokens of this sequence need no computing; always one less than all of them."""
+        """How many tokens of a sequence need no computing; never the last, whose logits count."""
         most = min(self.length, len(token_ids) - 1)
-        differs = (n for n in range(most) if self.token_ids[n] != token_ids[n])
-        return next(differs, most)
-
-    def keep_prefix(self, token_ids: Sequence[int]) -> None:
-        """Keep what is shared with this sequence, forget the rest."""
-        self.truncate(self.shared_prefix(token_ids))
+        if self.token_ids[:most] == token_ids[:most]:  # the usual case, without a Python loop
+            return most
+        return next(n for n in range(most) if self.token_ids[n] != token_ids[n])

@@ -3,10 +3,11 @@
 import os
 import warnings
 from collections.abc import Mapping
+from os.path import lexists
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import CheckpointError, ConfigError, MiniferWarning
+from .errors import CheckpointError, ConfigError, MiniferError, MiniferWarning
 
 if TYPE_CHECKING:
     from .config import ModelConfig
@@ -40,19 +41,20 @@ def load(
     backend = open_backend(device)
     path = locate(path_or_name, dtype, offline)
     folder = path if path.is_dir() else path.parent
-    config, family = read_model_config(folder)
-    checkpoint = open_checkpoint(path, map_file=mmap)
-    weights = take_weights(checkpoint, config, family, path)
-    check_dtype(weights, dtype, path)
-    return Model(
-        config,
-        {name: backend.upload(weight) for name, weight in weights.items()},
-        backend,
-        kernels,
-        tokenizer=load_tokenizer(folder),
-        template=load_template(folder),
-        name=str(path_or_name),
-    )
+    try:
+        config, family = read_model_config(folder)
+        weights = take_weights(open_checkpoint(path, map_file=mmap), config, family, path)
+        check_dtype(weights, dtype, path)
+        tokenizer, template = load_tokenizer(folder), load_template(folder)
+    except MiniferError as problem:
+        if path_or_name != "default":
+            raise
+        raise type(problem)(
+            f"{problem}; `python -m minifer fetch --force` writes the default model anew"
+        ) from None
+    arrays = {name: backend.upload(weight) for name, weight in weights.items()}
+    name = str(path_or_name)
+    return Model(config, arrays, backend, kernels, tokenizer, template, name)
 
 
 def locate(path_or_name: str | Path, dtype: str | None = None, offline: bool = False) -> Path:
@@ -88,11 +90,16 @@ def read_model_config(folder: Path) -> "tuple[ModelConfig, Any]":
     from .json_file import read_json
 
     path = folder / "config.json"
+    if folder.is_dir() and not lexists(path):
+        raise ConfigError(
+            f"{folder.absolute()}: no config.json in this folder; a model folder holds "
+            "config.json, model.safetensors and tokenizer.json"
+        )
     data = read_json(path, ConfigError)
     family = family_of(data, str(path))
     config = family.read_config(data, str(path))
     generation = folder / "generation_config.json"
-    if generation.is_file():  # every eos id of both files ends an answer
+    if lexists(generation):  # every eos id of both files ends an answer
         fields = Fields(read_json(generation, ConfigError), str(generation))
         more = fields.ids("eos_token_id", config.vocab_size)
         config = replace(config, eos_token_ids=config.eos_token_ids | more)
@@ -152,7 +159,7 @@ def load_tokenizer(folder: Path) -> Any:
     from .tokenizer import Tokenizer
 
     path = folder / "tokenizer.json"
-    return Tokenizer.from_file(path) if path.is_file() else None
+    return Tokenizer.from_file(path) if lexists(path) else None
 
 
 def _notice(text: str) -> None:

@@ -6,21 +6,22 @@ from .layers import Array, float32_bytes
 from .op import Cost, keep, op
 
 
-def gate_cost(gate: Array, up: Array) -> Cost:
+def gate_cost(opening: Array, content: Array) -> Cost:
     """Clamp, negate, exponential, add, divide, multiply per element."""
-    return Cost(6 * gate.size, 6 * gate.size, activation_bytes=3 * float32_bytes(*gate.shape))
+    flops = 6 * opening.size
+    return Cost(flops, flops, activation_bytes=3 * float32_bytes(*opening.shape))
 
 
 @op(gate_cost, layered=True)
-def gate(xp: Any, gate: Array, up: Array) -> Array:
-    """SwiGLU: silu(gate) * up. gate (T, F), up (T, F) -> (T, F)
+def gate(xp: Any, opening: Array, content: Array) -> Array:
+    """SwiGLU: silu(opening) * content. opening (T, F), content (T, F) -> (T, F)
 
-    Source: Shazeer 2020, equation 6 (the activation alone).
+    Source: Shazeer 2020, equation 6; silu(x) = x / (1 + exp(-x)).
     """
-    bounded = xp.maximum(gate, -88.0)  # (T, F); exp(89) overflows, and silu is 0 long before
+    bounded = xp.maximum(opening, -88.0)  # (T, F); exp(89) overflows, and silu is 0 long before
     decay = xp.exp(-bounded)  # (T, F)
-    silu = gate / (1 + decay)  # (T, F)
-    return silu * up
+    silu = opening / (1 + decay)  # (T, F)
+    return silu * content
 
 
 @op(group=True, taps=("gated",), layered=True)

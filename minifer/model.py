@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from . import attention, mlp  # noqa: F401  (their ops register themselves)
-from .batch import Batch, Segment, check_ids, check_segments, lay_out
+from . import attention, mlp  # noqa: F401  (importing a file registers its ops)
+from .batch import Batch, Segment, check_segments, lay_out
 from .chat import ChatTemplate
+from .checks import check_ids, whole_number
 from .config import ModelConfig
 from .errors import ContextError, TemplateError, TokenizerError
 from .kv_cache import KVCache
@@ -69,12 +70,12 @@ def block(
 ) -> Array:
     """Attention, then the MLP, each on a normalised copy and added back. x (T, D) -> (T, D)"""
     normed = ops.rms_norm(x, layer.attention_norm, config.rms_norm_eps)  # (T, D)
-    found = ops.attend(config, layer, normed, batch, index)  # (T, D)
-    x = tap("attended", ops.residual(x, found))  # (T, D)
+    attention_out = ops.attend(config, layer, normed, batch, index)  # (T, D)
+    x = tap("attended", ops.residual(x, attention_out))  # (T, D)
 
     normed = ops.rms_norm(x, layer.mlp_norm, config.rms_norm_eps)  # (T, D)
-    thought = ops.mlp(layer, normed)  # (T, D)
-    return tap("output", ops.residual(x, thought))
+    mlp_out = ops.mlp(layer, normed)  # (T, D)
+    return tap("output", ops.residual(x, mlp_out))
 
 
 @op(group=True, taps=("embedded", "normed"))
@@ -125,6 +126,10 @@ class Model:
         config = self.config
         if max_length is None:
             max_length = config.max_position_embeddings
+        if whole_number(max_length, 1) is None:
+            raise ContextError(
+                f"max_length is {max_length!r:.40}; allowed is a whole number from 1"
+            )
         if max_length > config.max_position_embeddings:
             raise ContextError(
                 f"a KV cache of {max_length} tokens is longer than the model's context of "
@@ -152,14 +157,17 @@ class Model:
         self, token_ids: Sequence[int], cache: KVCache | None = None, last_only: bool = False
     ) -> Array:
         """One pass over the next tokens of one sequence -> logits (T, V), or (1, V) float32."""
+        token_ids = check_ids(token_ids, self.config.vocab_size)
         if cache is None:
-            cache = self.new_cache(max(1, len(token_ids)))
+            cache = self.new_cache(len(token_ids))
         return self.step([Segment(token_ids, cache)], all_rows=not last_only)
 
     def score(self, token_ids: Sequence[int], chunk: int = 128) -> Array:
         """How likely each token was after those before it: float64 log-probabilities (T-1,)."""
         xp = self.backend.xp
         token_ids = check_ids(token_ids, self.config.vocab_size)
+        if whole_number(chunk, 1) is None:
+            raise ContextError(f"chunk is {chunk!r:.40}; allowed is a whole number from 1")
         cache = self.new_cache(len(token_ids))
         found = []
         for begin in range(0, len(token_ids), chunk):

@@ -81,5 +81,8 @@ def _size(dim: str, found: int, sizes: dict[str, int]) -> int:
     product = re.fullmatch(r"(\w+) ?([*/]) ?(\w+)", dim)
     if product is None:
         raise OpError(f"the stated size {dim!r} is neither a name, a number, a*b nor a/b")
-    left, right = (_size(part, found, sizes) for part in product.group(1, 3))
-    return left * right if product[2] == "*" else left // right
+    left, sign, right = product.groups()
+    if sign == "/":
+        divisor = _size(right, found, sizes)
+        return _size(left, found * divisor, sizes) // divisor
+    return _size(left, found, sizes) * _size(right, found, sizes)

@@ -123,6 +123,8 @@ def available_kernels(backend: str) -> list[str]:
 
 
 def _known(name: str, names: list[str], kind: str) -> None:
+    if not isinstance(name, str):
+        raise OpError(f"the name of a {kind} is {name!r:.40}, expected a text")
     if name not in names:
         near = difflib.get_close_matches(name, names, 3) or names[:8]
         raise OpError(f"there is no {kind} {name!r}; near it: {', '.join(near)}")

@@ -33,18 +33,19 @@ BYTES = {letter: byte for byte, letter in enumerate(LETTERS)}
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """One split: what the pattern matches, and what becomes of it. `ruler` is what it may see."""
+    """One split: what the pattern matches, and what becomes of it. `seen_as` makes
+    of a text what the pattern may see of it, character by character."""
 
     pattern: regex.Pattern
     behavior: str = "Isolated"
     invert: bool = False
-    ruler: Callable[[str], str] = as_unicode_16
+    seen_as: Callable[[str], str] = as_unicode_16
 
     def spans(self, text: str) -> list[Span]:
         """The non-empty pieces of the text, as (start, end), in order."""
         marked = []
         previous = 0
-        for start, end in _matches(self.pattern, self.ruler(text)):
+        for start, end in _matches(self.pattern, self.seen_as(text)):
             if previous != start:
                 marked.append((previous, start, self.invert))
             marked.append((start, end, not self.invert))
@@ -55,7 +56,7 @@ class Split:
 
 
 def _matches(pattern: regex.Pattern, text: str) -> Iterator[Span]:
-    """The matches as Oniguruma's iterator yields them."""
+    """The matches as Oniguruma yields them, the regex engine of the tokenizers library."""
     position, last_end = 0, -1
     for match in pattern.finditer(text):
         start, end = match.span()
@@ -135,7 +136,7 @@ _FOLDS = dict(
 def digits(individual: bool) -> Split:
     """The Digits stage: every number character alone, or runs of them."""
     behavior = "Isolated" if individual else "Contiguous"
-    return Split(regex.compile(NUMERIC), behavior, ruler=str)
+    return Split(regex.compile(NUMERIC), behavior, seen_as=str)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,18 +21,34 @@ def protect(
     """
     rendered = render(messages)
     protected: dict[str, str] = {}
-    marked, marked_text = messages, rendered
-    for path, content in _strings(messages):
-        for token in sorted(tokens, key=len, reverse=True):
-            if token not in content or token.isspace():
-                continue
-            placeholder = _placeholder(protected, token[0], rendered)
-            hidden = _at(marked, path).replace(token, placeholder + token[1:])
-            trial = _replace(marked, path, hidden)
-            text = render(trial)
-            if _restore(text, protected) == rendered:
-                marked, marked_text = trial, text
-    return marked_text, protected
+    found = [
+        (path, token)
+        for path, content in _strings(messages)
+        for token in sorted(tokens, key=len, reverse=True)
+        if token in content and not token.isspace()
+    ]
+
+    def hide(marked: Any, path: tuple, token: str) -> Any:
+        placeholder = _placeholder(protected, token[0], rendered)
+        hidden = _at(marked, path).replace(token, placeholder + token[1:])
+        return _replace(marked, path, hidden)
+
+    def same(text: str) -> bool:
+        return _restore(text, protected) == rendered
+
+    marked = messages
+    for path, token in found:
+        marked = hide(marked, path, token)
+    text = render(marked) if found else rendered
+    if same(text):
+        return text, protected
+    marked, text = messages, rendered
+    for path, token in found:  # some template looks for some of them: one at a time
+        trial = hide(marked, path, token)
+        shown = render(trial)
+        if same(shown):
+            marked, text = trial, shown
+    return text, protected
 
 
 def _strings(value: Any, path: tuple = ()) -> Iterator[tuple[tuple, str]]:

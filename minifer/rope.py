@@ -1,7 +1,8 @@
 """Rotary positions: a token's place, written into its queries and keys as an angle.
 
 Source: Su et al. 2021 (RoFormer), equation 34, in the half-split form of Llama checkpoints: element
-i is paired with element i + E/2. The scalings `linear` and `llama3` lengthen the slow waves.
+i is paired with element i + E/2. The scalings `linear` and `llama3` slow the low frequencies down,
+for longer contexts.
 """
 
 import math
@@ -28,14 +29,14 @@ def inverse_frequencies(xp: Any, rope: RopeConfig, head_dim: int) -> Array:
 
 
 def _llama3(xp: Any, rope: RopeConfig, rates: Array) -> Array:
-    """Llama 3.1: keep the fast waves, slow down the slow ones, blend in between."""
+    """Llama 3.1: keep the high frequencies, slow down the low ones, blend between."""
     context = rope.original_max_position_embeddings
-    waves = context / (2 * math.pi / rates)  # (E/2,) turns within the old context
+    turns = context / (2 * math.pi / rates)  # (E/2,) within the old context
     width = rope.high_freq_factor - rope.low_freq_factor
-    blend = (waves - rope.low_freq_factor) / width  # (E/2,)
+    blend = (turns - rope.low_freq_factor) / width  # (E/2,)
     between = (1 - blend) * rates / rope.factor + blend * rates  # (E/2,)
-    slowed = xp.where(waves < rope.low_freq_factor, rates / rope.factor, between)
-    return xp.where(waves > rope.high_freq_factor, rates, slowed)
+    slowed = xp.where(turns < rope.low_freq_factor, rates / rope.factor, between)
+    return xp.where(turns > rope.high_freq_factor, rates, slowed)
 
 
 def rotation_cost(positions: Array, inverse: Array) -> Cost:
@@ -47,8 +48,8 @@ def rotation_cost(positions: Array, inverse: Array) -> Cost:
 
 @op(rotation_cost)
 def rotation(xp: Any, positions: Array, inverse: Array) -> tuple[Array, Array]:
-    """Cosine and sine of every angle. positions (T), inverse (W) -> (T, W), (T, W)"""
-    angles = positions.astype(xp.float32)[:, None] * inverse  # (T, W)
+    """Cosine and sine of every angle. positions (T), inverse (E/2) -> (T, E/2), (T, E/2)"""
+    angles = positions.astype(xp.float32)[:, None] * inverse  # (T, E/2)
     return xp.cos(angles), xp.sin(angles)
 
 

@@ -5,12 +5,14 @@ takes scores (V,) and gives scores (V,); what it drops becomes -inf.
 """
 
 import math
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from .checks import whole_number
 from .errors import SamplingError
 
 
@@ -30,8 +32,7 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        number = lambda value: type(value) in (int, float) and math.isfinite(value)  # noqa: E731
-        whole = lambda value: type(value) is int and value >= 0  # noqa: E731
+        number, whole = is_number, lambda value: whole_number(value, 0) is not None
         for name, good, allowed in (
             ("temperature", number(self.temperature) and self.temperature >= 0, "a number from 0"),
             ("top_k", whole(self.top_k), "a whole number from 0 (0 is off)"),
@@ -52,6 +53,16 @@ class Sampling:
                 raise SamplingError(f"{name} is {getattr(self, name)!r}; allowed is {allowed}")
 
 
+def is_number(value: Any) -> bool:
+    """A finite real number, Python's or NumPy's; True and False are none."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:  # 10**400
+        return False
+
+
 def fresh_seed() -> int:
     """A seed nobody chose, from the operating system."""
     import secrets
@@ -66,7 +77,8 @@ def penalise(scores: np.ndarray, penalty: float, history: Sequence[int]) -> np.n
         raise SamplingError(f"the history holds ids outside 0 to {len(scores) - 1}")
     changed = scores.copy()
     # A negative score is multiplied: dividing it would make the token likelier.
-    changed[seen] = np.where(scores[seen] < 0, scores[seen] * penalty, scores[seen] / penalty)
+    with np.errstate(over="ignore"):
+        changed[seen] = np.where(scores[seen] < 0, scores[seen] * penalty, scores[seen] / penalty)
     return changed
 
 
@@ -111,7 +123,11 @@ def probabilities(logits: Any, sampling: Sampling, history: Sequence[int] = ()) 
     `history` holds the ids of prompt and output, for the repetition penalty. At temperature 0 all
     mass lies on the lowest-index maximum. Raises SamplingError for NaN, +inf or all -inf.
     """
-    scores = np.asarray(logits, dtype=np.float64).reshape(-1)
+    scores = np.asarray(logits, dtype=np.float64)
+    if scores.ndim == 2 and len(scores) == 1:  # (1, V), as forward gives the last row
+        scores = scores[0]
+    if scores.ndim != 1:
+        raise SamplingError(f"logits of shape {scores.shape}; expected one row, (V,)")
     if not scores.size or not np.isfinite(scores.max()):
         found = (
             "none" if not scores.size else "all -inf" if scores.max() == -np.inf else "NaN or inf"
@@ -119,6 +135,10 @@ def probabilities(logits: Any, sampling: Sampling, history: Sequence[int] = ()) 
         raise SamplingError(f"nothing can be drawn from these logits: found {found}")
     if sampling.repetition_penalty != 1:
         scores = penalise(scores, sampling.repetition_penalty, history)
+        if not np.isfinite(scores.max()):
+            raise SamplingError(
+                f"repetition_penalty {sampling.repetition_penalty:g} takes the scores out of range"
+            )
     if sampling.temperature == 0:
         chosen = np.zeros_like(scores)
         chosen[scores.argmax()] = 1
@@ -139,12 +159,20 @@ def sample(logits: Any, sampling: Sampling, history: Sequence[int] = (), positio
     The draw is a function of (seed, position) alone: the same alone, in a batch, or resumed.
     """
     chances = probabilities(logits, sampling, history)
+    if whole_number(position, 0, 2**64) is None:
+        raise SamplingError(f"position is {position!r:.40}; allowed is a whole number from 0")
     if sampling.temperature == 0:
         return int(chances.argmax())
     seed = fresh_seed() if sampling.seed is None else sampling.seed
     key = np.array([seed, position], dtype=np.uint64)
-    draw = np.random.Generator(np.random.Philox(key=key)).random()  # in [0, 1)
-    kept = np.flatnonzero(chances)  # an id with no chance is never picked, whatever the rounding
+    return pick(chances, np.random.Generator(np.random.Philox(key=key)).random())
+
+
+def pick(chances: np.ndarray, draw: float) -> int:
+    """The id in whose share of [0, 1) the draw falls; one without a chance is never picked."""
+    kept = np.flatnonzero(chances)
     edges = np.cumsum(chances[kept])
-    place = np.searchsorted(edges, draw * edges[-1], side="right")
+    place = np.searchsorted(
+        edges, draw * edges[-1], side="right"
+    )  # edges[-1] is 1 but for rounding
     return int(kept[min(place, len(kept) - 1)])

@@ -13,7 +13,8 @@ import codecs
 import json
 import operator
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,13 +75,18 @@ class Tokenizer:
         self.special_ids = frozenset(t.id for t in stages.added_tokens if t.special)
         self._ids = {**stages.bpe.vocab, **{t.content: t.id for t in stages.added_tokens}}
         self._tokens = dict(zip(self._ids.values(), self._ids.keys(), strict=True))
-        # The reference shows a token that is searched in the normalised text as it is found there.
+        # An added token that is searched in normalised text is shown in its normalised form.
         self._tokens.update((t.id, self._added.found_as(t)) for t in stages.added_tokens)
         special = {t.content for t in stages.added_tokens if t.special}
         self._hidden = frozenset(
             t.id for t in stages.added_tokens if self._tokens[t.id] in special
         )  # by text, like the reference: one that is shown in another form is not hidden
         self.vocab_size = max(self._tokens) + 1  # ids run from 0 to this, holes included
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Letters of the longest vocabulary string: no token stands for more characters."""
+        return max(map(len, self._ids))
 
     def id_of(self, token: str) -> int | None:
         """The id of a vocabulary string or an added token, None if there is none."""
@@ -126,7 +132,7 @@ class Tokenizer:
                 ids.extend(self._bpe.ids(piece))
         return ids
 
-    def _post_process(self, ids: list[Any], made: type = int) -> list[Any]:
+    def _post_process(self, ids: list[Any], made: Callable[[int], Any] = int) -> list[Any]:
         for template in self._templates:
             whole: list[Any] = []
             for item in template:

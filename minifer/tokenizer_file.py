@@ -171,7 +171,7 @@ def read_added_tokens(
 ) -> tuple[AddedToken, ...]:
     """The added tokens. Their ids are given out, not read: that is what the library does."""
     found: dict[str, AddedToken] = {}
-    ids: list[int] = []
+    highest = -1
     for place, entry in enumerate(get(data, "added_tokens", list, source, []) or []):
         where = f"{source}: added_tokens[{place}]"
         if not isinstance(entry, dict):
@@ -191,8 +191,8 @@ def read_added_tokens(
         elif content in vocab:
             new_id = vocab[content]
         else:
-            new_id = max(len(vocab), max(ids, default=-1) + 1)
-        ids.append(new_id)
+            new_id = max(len(vocab), highest + 1)
+        highest = max(highest, new_id)
         found[content] = AddedToken(new_id, content, **flags)
     return tuple(found.values())
 

@@ -53,6 +53,11 @@ class LibraryTokenizer(Tokenizer):
         library.no_padding()
         return library
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest vocabulary string."""
+        return max(map(len, self._library.get_vocab()), default=1)
+
     def id_of(self, token: str) -> int | None:
         """The id of a vocabulary string or an added token, None if there is none."""
         return self._library.token_to_id(token)

@@ -80,7 +80,7 @@ def test_a_file_of_its_own_comes_first(tmp_path):
     (tmp_path / "tokenizer_config.json").unlink()
     assert load_template(tmp_path).render(HELLO) == "é"
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
-    with pytest.raises(TemplateError, match=r"chat_template.jinja: cannot be read as UTF-8"):
+    with pytest.raises(TemplateError, match=r"chat_template.jinja: not UTF-8 text \(byte 0\)"):
         load_template(tmp_path)
 
 

@@ -163,5 +163,5 @@ def test_links_into_the_blobs_of_a_hub_cache(tmp_path, with_index):
 @pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
 def test_a_dangling_link_is_no_weight_file(tmp_path):
     (tmp_path / "model.safetensors").symlink_to("gone")
-    with pytest.raises(CheckpointError, match=r"no weights here"):
+    with pytest.raises(CheckpointError, match=r"model.safetensors: cannot be read"):
         open_checkpoint(tmp_path)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tiny_model import tiny_model
 
 import minifer
-from minifer import ContextError, Sampling, SamplingError, TokenizerError
-from minifer.errors import TemplateError
+from minifer import ContextError, Sampling
 from minifer.layers import log_softmax
 
 PROMPT = [5, 17, 200, 33]
@@ -98,31 +97,6 @@ def test_arguments_are_checked_at_the_call_and_nothing_is_computed_yet():
         steps.close()
         assert list(steps) == []
     assert seen == [4]
-
-
-@pytest.mark.parametrize(
-    ("options", "kind", "message"),
-    [
-        ({"max_tokens": 0}, SamplingError, "max_tokens is 0; allowed is a whole number from 1"),
-        ({"max_tokens": 1.5}, SamplingError, "max_tokens"),
-        ({"max_tokens": None}, SamplingError, "max_tokens"),
-        ({"max_tokens": True}, SamplingError, "max_tokens"),
-        ({"prefill_chunk": 0}, SamplingError, "prefill_chunk"),
-        ({"logprobs": -1}, SamplingError, "logprobs"),
-        ({"sampling": 0.7}, SamplingError, "expected a minifer.Sampling"),
-        ({"stop": [""]}, SamplingError, "none of them empty"),
-        ({"stop": [3]}, SamplingError, "none of them empty"),
-        ({"prompt": ""}, ContextError, "the prompt is empty"),
-        ({"prompt": []}, ContextError, "at least one"),
-        ({"prompt": [300]}, ContextError, "0 to 299"),
-        ({"prompt": [1] * 129}, ContextError, "129 tokens, the model's context holds 128"),
-        ({"prompt": [{"content": "no role"}]}, TemplateError, "message 0"),
-        ({"prompt": "a lone \ud800"}, TokenizerError, "surrogate"),
-    ],
-)
-def test_bad_arguments_are_refused_at_the_call(options, kind, message):
-    with pytest.raises(kind, match=message):
-        minifer.generate(tiny_model(), **{"prompt": PROMPT, **options})
 
 
 def eos_of(model, count):
@@ -256,6 +230,42 @@ def test_text_and_messages_are_encoded_as_the_model_says():
     chat = minifer.generate(model, messages, 3)
     assert chat.prompt_token_ids == model.encode_chat(messages)
     assert ids(chat) == ids(run(prompt=chat.prompt_token_ids, max_tokens=3))
+
+
+def test_seconds_are_gaps_that_add_up_to_the_whole(monkeypatch):
+    """A clock that ticks once per reading: no gap may hold another one."""
+    model, readings = tiny_model(), itertools.count()
+    monkeypatch.setattr(type(model.backend), "clock", lambda self: float(next(readings)))
+    steps = run(max_tokens=6, ignore_eos=True)
+    assert [step.seconds for step in steps] == [1.0] * 6
+    assert next(readings) == 7
+
+
+def test_a_cache_somebody_else_used_in_between_is_noticed():
+    model = tiny_model()
+    expected = ids(run(max_tokens=6, ignore_eos=True))
+
+    def disturbed(disturb):
+        cache = model.new_cache(60)
+        steps = minifer.generate(model, PROMPT, 6, cache=cache, ignore_eos=True)
+        found = []
+        for step in steps:
+            found.append(step.token_id)
+            disturb(cache)
+        return found
+
+    other = lambda cache: run(prompt=[9, 10], cache=cache, max_tokens=2)  # noqa: E731
+    assert disturbed(other) == expected
+    assert disturbed(lambda cache: cache.truncate(0)) == expected
+    assert disturbed(lambda cache: cache.truncate(cache.length - 1)) == expected
+    assert disturbed(lambda cache: model.forward([3, 3], cache)) == expected
+    cache = model.new_cache(60)
+    one, two = (
+        minifer.generate(model, p, 6, cache=cache, ignore_eos=True) for p in (PROMPT, [9, 8, 7])
+    )
+    mixed = list(itertools.chain.from_iterable(zip(one, two, strict=True)))
+    assert ids(mixed[::2]) == expected
+    assert ids(mixed[1::2]) == ids(run(prompt=[9, 8, 7], max_tokens=6, ignore_eos=True))
 
 
 def test_two_streams_interleaved_are_each_as_alone():

@@ -84,11 +84,10 @@ def test_after_truncating_a_run_equals_a_fresh_one():
     st.lists(st.integers(0, 3), max_size=8),
     st.lists(st.integers(0, 3), min_size=1, max_size=8),
 )
-def test_keep_prefix_keeps_the_longest_and_leaves_one_token_to_compute(held, wanted):
+def test_the_shared_prefix_is_the_longest_and_leaves_one_token_to_compute(held, wanted):
     cache = KVCache(np, 1, 1, 16, 2)
     cache.advance(held)
-    cache.keep_prefix(wanted)
-    kept = cache.token_ids
+    kept = held[: cache.shared_prefix(wanted)]
     assert kept == wanted[: len(kept)] == held[: len(kept)]
     assert len(kept) < len(wanted)
     longer = len(kept) + 1

@@ -100,6 +100,11 @@ def test_one_bad_segment_leaves_every_cache_untouched():
         ([300], "token id 300 at place 0; allowed are 0 to 299"),
         ([1, -1], "token id -1 at place 1"),
         ([1.0], r"token id 1\.0"),
+        ("hi", r"encode it first, model\.tokenizer\.encode\(text\)"),
+        (None, "token ids are None; expected a list"),
+        (7, "token ids are 7; expected a list"),
+        ([np.float32(1)], "token id np.float32"),
+        ([np.int64(300)], r"token id np\.int64\(300\) at place 0"),
         ([True], "token id True"),
         (["1"], "token id '1'"),
         ([None], "token id None"),
@@ -123,12 +128,20 @@ def test_token_ids_may_come_as_any_sequence_of_whole_numbers(kind):
     np.testing.assert_array_equal(model.forward(kind(IDS)), model.forward(IDS))
 
 
+@pytest.mark.parametrize("length", [0, -1, 1.5, "8", True])
+def test_a_cache_length_that_is_none_is_refused(length):
+    with pytest.raises(ContextError, match="max_length is .*; allowed is a whole number from 1"):
+        tiny_model().new_cache(length)
+
+
 def test_no_segments_and_a_foreign_cache_are_refused():
     model, deeper = tiny_model(), tiny_model(num_hidden_layers=2)
     with pytest.raises(ContextError, match="at least one segment"):
         model.step([])
-    with pytest.raises(ContextError, match=r"this model needs \(3, 2, 8\)"):
+    with pytest.raises(ContextError, match=r"this model needs .*\(3, 2, 8\)"):
         model.forward([1], deeper.new_cache())
+    with pytest.raises(ContextError, match="the cache is None"):
+        model.step([Segment([1], None)])
 
 
 def test_a_prompt_longer_than_the_context_is_refused():
@@ -146,6 +159,8 @@ def test_score_is_the_log_softmax_of_each_next_token(chunk):
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, expected, atol=1e-4)
     assert model.score([7]).shape == (0,)
+    with pytest.raises(ContextError, match="chunk is 0; allowed is a whole number from 1"):
+        model.score(IDS, chunk=0)
     with pytest.raises(ContextError):
         model.score([])
 

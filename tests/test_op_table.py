@@ -1,7 +1,5 @@
 """The op table: dispatch, taps, swaps, and what is refused; per model and per pass."""
 
-import threading
-
 import numpy as np
 import pytest
 from tiny_model import tiny_model
@@ -211,6 +209,36 @@ def test_a_hook_into_a_swapped_op_without_a_tap_says_what_to_do(model):
         model.forward(IDS)
 
 
+def test_a_builtin_in_the_place_of_an_op_cannot_be_looked_into(model):
+    with (
+        model.swap(attention=print),
+        model.hook("layers.0.attention.weights", print),
+        pytest.raises(OpError, match="keyword argument tap=keep"),
+    ):
+        model.forward(IDS)
+    with pytest.raises(OpError, match="the name of a hook is None"):
+        model.hook(None, print)
+
+
+def test_a_twin_steps_aside_for_its_reference_when_a_hook_looks_inside(model):
+    calls, seen = [], []
+
+    @twin("attention", backend="numpy", kernels="numpy")
+    def blind(xp, query, key, value, query_positions, key_positions):
+        calls.append(1)
+        reference = REGISTRY["attention"].reference
+        return reference(xp, query, key, value, query_positions, key_positions)
+
+    try:
+        expected = model.forward(IDS)
+        assert len(calls) == 3
+        with model.hook("layers.1.attention.scores", lambda scores: seen.append(scores.shape)):
+            np.testing.assert_array_equal(model.forward(IDS), expected)
+        assert (len(calls), len(seen)) == (3, 1)
+    finally:
+        del TWINS["attention", "numpy", "numpy"]
+
+
 def test_a_watched_run_catches_a_shape_that_is_not_as_stated(model):
     turned = lambda xp, x, update: (x + update).T  # noqa: E731
     with (
@@ -224,54 +252,3 @@ def test_a_watched_run_catches_a_shape_that_is_not_as_stated(model):
 def test_every_op_states_its_shapes():
     silent = {name for name, spec in REGISTRY.items() if not spec.signature.shapes}
     assert silent <= {"join", "transformer"}, "their arguments are lists or objects"
-
-
-def test_two_threads_on_one_model_do_not_see_each_other(model):
-    """A recording, and the passes of another thread with it, stay apart; so do the tokens."""
-
-    def stream(record):
-        cache, ids = model.new_cache(64), [1]
-        rows = []
-        for _ in range(30):
-            if record:
-                with minifer.record() as recording:
-                    logits = model.forward(ids[-1:], cache)
-                rows.append(len(recording.rows))
-            else:
-                logits = model.forward(ids[-1:], cache)
-            ids.append(int(logits[-1].argmax()))
-        return ids, rows
-
-    alone, counted = stream(True)
-    results = [None] * 4
-    for _ in range(5):
-        threads = [
-            threading.Thread(target=lambda n=n: results.__setitem__(n, stream(n % 2 == 0)))
-            for n in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert [ids for ids, _ in results] == [alone] * 4
-        assert results[0][1] == results[2][1] == counted
-
-
-def test_a_pass_keeps_the_table_it_began_with(model):
-    """A swap made in another thread while a pass runs is for the next pass."""
-    entered, go_on, found = threading.Event(), threading.Event(), []
-    before = model.forward(IDS)
-
-    def slow(xp, token_ids, table):
-        entered.set()
-        assert go_on.wait(10)
-        return REGISTRY["embedding"].reference(xp, token_ids, table)
-
-    with model.swap(embedding=slow):
-        thread = threading.Thread(target=lambda: found.append(model.forward(IDS)))
-        thread.start()
-        assert entered.wait(10)
-        with model.swap(rope=lambda xp, heads, cos, sin: 0 * heads):
-            go_on.set()
-            thread.join()
-    np.testing.assert_array_equal(found[0], before)

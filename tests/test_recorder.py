@@ -107,6 +107,27 @@ def test_scopes_name_phase_position_and_layer():
     ]
 
 
+def test_a_step_that_fails_or_ends_leaves_no_scope_behind():
+    model = tiny_model()
+
+    def fail(weights):
+        raise RuntimeError("a hook")
+
+    with minifer.record() as recording:
+        with (
+            model.hook("layers.1.attention.weights", fail),
+            pytest.raises(RuntimeError, match="a hook"),
+        ):
+            next(minifer.generate(model, IDS))
+        failed = len(recording.rows)
+        model.forward(IDS)
+        next(minifer.generate(model, IDS))
+        ended = len(recording.rows)
+        model.forward(IDS)
+    plain = recording.rows[failed : failed + 5] + recording.rows[ended:]
+    assert {row.scope[0] for row in plain if row.scope} == {"layers.0", "layers.1", "layers.2"}
+
+
 def test_an_unknown_time_is_refused():
     with (
         pytest.raises(MiniferError, match="allowed are None, 'step' and 'op'"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import minifer
 from minifer import Sampling, SamplingError
-from minifer.sampling import probabilities, sample
+from minifer.sampling import pick, probabilities, sample
 
 logits_lists = st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=40)
 samplings = st.builds(
@@ -108,6 +108,41 @@ def test_draws_follow_the_probabilities():
     assert ((counts[:4] - expected) ** 2 / expected).sum() < 21.1
 
 
+def test_top_p_drops_a_token_when_the_mass_above_it_is_exactly_p():
+    found = probabilities([0.0, 0.0], Sampling(1.0, top_p=0.5))
+    np.testing.assert_array_equal(found, [1, 0])
+
+
+@pytest.mark.parametrize("draw", [0.0, 0.5, 1 - 2**-53])
+@pytest.mark.parametrize("scale", [1 - 1e-12, 1.0, 1 + 1e-12])
+def test_rounding_of_the_sum_never_picks_what_has_no_chance(draw, scale):
+    chances = np.array([0.0] + [0.1 * scale] * 10 + [0.0])
+    assert 1 <= pick(chances, draw) <= 10
+    assert pick(chances, 0.0) == 1
+    assert pick(chances, 1 - 2**-53) == 10
+
+
+def test_one_row_is_taken_and_a_matrix_is_refused():
+    row = np.array([0.0, 2.0, 1.0], np.float32)
+    assert sample(row[None], Sampling()) == sample(row, Sampling()) == 1
+    for shape in ((2, 3), (1, 1, 3), ()):
+        with pytest.raises(SamplingError, match="expected one row"):
+            sample(np.zeros(shape), Sampling())
+
+
+@pytest.mark.parametrize("penalty", [1e-320, 1e308])
+def test_a_penalty_that_leaves_the_range_is_an_error_not_a_nan(penalty):
+    with pytest.raises(SamplingError, match="out of range"):
+        probabilities([-2.0, -3.0], Sampling(1.0, repetition_penalty=penalty), [0, 1])
+        probabilities([2.0, 3.0], Sampling(1.0, repetition_penalty=penalty), [0, 1])
+
+
+@pytest.mark.parametrize("position", [-1, 2**64, 1.5, None])
+def test_a_position_out_of_range_is_named(position):
+    with pytest.raises(SamplingError, match="position is .*; allowed"):
+        sample([0.0, 1.0], Sampling(1.0, seed=1), position=position)
+
+
 def test_no_seed_means_a_fresh_one():
     logits = np.zeros(1000)
     assert len({sample(logits, Sampling(1.0)) for _ in range(8)}) > 1
@@ -116,7 +151,7 @@ def test_no_seed_means_a_fresh_one():
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        *[("temperature", v) for v in (-0.1, math.nan, math.inf, "1", None, True)],
+        *[("temperature", v) for v in (-0.1, math.nan, math.inf, "1", None, True, 10**400)],
         *[("top_k", v) for v in (-1, 1.5, None, True)],
         *[("top_p", v) for v in (0, -1, 1.1, math.nan, None)],
         *[("min_p", v) for v in (-0.1, 1.1, math.nan)],

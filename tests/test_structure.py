@@ -15,11 +15,13 @@ ROOT = PACKAGE.parent
 READING_ORDER = """errors json_file
 unicode_age pattern normalize pretokenize bpe added_tokens tokenizer_schema tokenizer_file
 tokenizer tokenizer_library protect template_environment chat config checkpoint
-op_signature op debugger op_table layers rope attention kv_cache mlp batch model
+op_signature op debugger op_table layers rope attention kv_cache mlp checks batch model
 sampling stopping decoding""".split()
 MATH = ("layers", "rope", "attention", "kv_cache", "mlp", "model", "batch")
-# They refuse what is malformed, or name what is not ours; nobody needs them to follow a prompt.
+# They refuse or guard, or name what is not ours; nobody needs them to follow a prompt.
 CHECKING = {
+    "checks",
+    "protect",
     "errors", "json_file", "unicode_age", "pattern", "tokenizer_schema", "tokenizer_file",
     "tokenizer_library", "template_environment", "op_signature", "debugger",
 }  # fmt: skip
@@ -132,7 +134,7 @@ def test_every_text_file_is_opened_with_an_encoding():
                 continue
             text = ast.unparse(node)
             binary = re.search(r"""['"][rwax]\+?b\+?['"]""", text)
-            other = re.search(r"utf-8|GGUF|os\.open|archive\.open|self\._open", text)
+            other = re.search(r"utf-8|tarfile|GGUF|os\.open|archive\.open|self\._open", text)
             assert binary or other or "encoding=" in text, f"{path.name}:{node.lineno} {text}"
 
 

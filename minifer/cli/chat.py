@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
         messages.append({"role": "system", "content": args.system_prompt})
     at_terminal = sys.stdin is not None and sys.stdin.isatty()
     if at_terminal:
-        say("type a message; an empty line or Ctrl-D ends the chat, /new starts a new one")
+        say("type a message; /new forgets it all, an empty line or Ctrl-D ends")
         import contextlib
 
         with contextlib.suppress(ImportError):
@@ -42,6 +42,9 @@ def run(args: argparse.Namespace) -> int:
             return 0
         if line == "/new":
             del messages[1 if args.system_prompt is not None else 0 :]
+            continue
+        if line.startswith("/"):
+            say(f"{line.split()[0]} is no command; there is /new, an empty line ends the chat")
             continue
         messages.append({"role": "user", "content": line})
         try:
@@ -90,6 +93,7 @@ def answer(
         speed = f", {len(gaps) / sum(gaps):.1f} tok/s" if gaps else ""
         say(
             f"{cached} of {len(ids)} prompt tokens were in the cache, "
-            f"TTFT {1e3 * taken[0].seconds:.0f} ms, {len(taken)} tokens{speed}"
+            f"TTFT {1e3 * taken[0].seconds:.0f} ms"
         )
+        say(f"{len(taken)} tokens{speed}, {cache.length} in the cache now")
     return interrupted

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..errors import MiniferError, TemplateError
+from ..errors import ContextError, MiniferError, TemplateError
 
 
 def say(text: str) -> None:
@@ -84,7 +84,9 @@ def read_prompt(args: argparse.Namespace, exact: bool = False) -> str | list[int
     ]
     if len(given) != 1:
         found = "none" if not given else f"{len(given)} of them"
-        args.command_parser.error(f"needs one prompt: PROMPT, -p, -f or --token-ids; found {found}")
+        args.command_parser.error(
+            f"needs one prompt: PROMPT, -p, -f or --token-ids; found {found} (- reads stdin)"
+        )
     if args.token_ids is not None:
         parts = args.token_ids.replace(",", " ").split()
         if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
@@ -128,6 +130,8 @@ def as_messages(args: argparse.Namespace, model: Any, prompt: str | list[int]) -
                 "--system-prompt needs a chat template, not --no-chat or --token-ids"
             )
         return prompt
+    if not prompt:
+        raise ContextError("the prompt is empty; give it at least one character")
     if model.template is None:
         raise TemplateError(f"{args.model} has no chat template; leave --chat out")
     system = (

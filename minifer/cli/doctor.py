@@ -52,7 +52,7 @@ def kernels() -> str:
 
 def gpu() -> str:
     """Why no GPU is used."""
-    return "not used: this version computes on the CPU; the CuPy backend is not built yet"
+    return "not used: the CuPy backend is not in this version"
 
 
 def model_cache() -> list[tuple[str, str]]:

@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of generate; names as in transformers, llama.cpp, mlx-lm and vLLM."""
     add_prompt_arguments(parser)
     parser.add_argument(
-        "--chat", action=argparse.BooleanOptionalAction, help="use the chat template"
+        "--chat",
+        action=argparse.BooleanOptionalAction,
+        help="use the chat template; on where there is one",
     )
     parser.add_argument("--system-prompt", metavar="TEXT", help="said before the prompt")
     add_generation_arguments(parser)
@@ -119,8 +121,8 @@ def run(args: argparse.Namespace) -> int:
     text = "".join(step.text for step in taken)
     if not args.json and args.no_stream:
         print(text, end="")
-    if not args.json and not text.endswith("\n"):
-        print()
+    if not args.json and (interrupted or not text.endswith("\n")):
+        print()  # a terminal shows ^C in the line of the text
     sys.stdout.flush()
     report(args, model, steps, taken, interrupted)
     return 130 if interrupted else 0
@@ -146,7 +148,7 @@ def report(
     args: argparse.Namespace, model: Any, steps: Any, taken: list, interrupted: bool
 ) -> None:
     """The JSON object where asked for, and the footer."""
-    from .report import footer, result_object
+    from .report import footer, logprob_lines, result_object
 
     if args.json or args.output is not None:
         found = result_object(model, steps, taken, interrupted)
@@ -154,6 +156,9 @@ def report(
             write_atomically(args.output, json.dumps(found, ensure_ascii=False) + "\n")
         else:
             print(as_json(found), flush=True)
+    elif args.logprobs and not args.quiet:
+        for line in logprob_lines(model, taken):
+            print(line, file=sys.stderr)
     if not (args.no_stats or args.quiet):
         for line in footer(model, steps, taken, interrupted):
             say(line)

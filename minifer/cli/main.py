@@ -5,10 +5,12 @@ Exit codes: 0 good (a closed pipe too), 1 the model or the data is at fault, 2 u
 """
 
 import argparse
+import difflib
 import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import NoReturn
 
 from .. import __version__
 from ..errors import DeviceError, MiniferError, MiniferWarning, SamplingError
@@ -19,28 +21,69 @@ COMMANDS = (generate, chat, tokenize, score, fetch, doctor)
 USAGE_ERRORS = (SamplingError, DeviceError)  # an option out of range, or one that is not here
 
 
+class Parser(argparse.ArgumentParser):
+    """Usage errors in two lines, with the near options and what to do."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit 2."""
+        if message.startswith("argument COMMAND: invalid choice"):
+            message = f'{message.split("(")[0].strip()}; is it a prompt? generate "..."'
+        self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help shows what is allowed\n")
+
+    def refuse(self, unknown: list[str]) -> NoReturn:
+        """Arguments nobody knows: name near options, or say that a prompt wants quotes."""
+        known = [name for name in self._option_string_actions if name.startswith("--")]
+        option = next((text for text in unknown if text.startswith("-")), None)
+        if option is None:
+            self.error(f"unexpected {' '.join(unknown)!r}; put a prompt of several words in quotes")
+        near = difflib.get_close_matches(option.split("=")[0], known, 2)
+        self.error(f"unknown option {option}" + (f"; near it: {', '.join(near)}" if near else ""))
+
+
+class Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Defaults are shown where they say something."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False or action.default == []:
+            return action.help
+        return super()._get_help_string(action)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line, without importing anything heavy."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="minifer",
         description="Transformer inference to read, step through and measure.",
         epilog="python -m minifer COMMAND --help shows the options of a command",
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"minifer {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     for module in COMMANDS:
         name = module.__name__.rsplit(".", 1)[-1]
         command = commands.add_parser(
             name,
             help=module.HELP,
             description=module.HELP,
-            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+            formatter_class=Help,
             allow_abbrev=False,
         )
         command.add_argument("--debug", action="store_true", help="show tracebacks")
         module.add_arguments(command)
         command.set_defaults(run=module.run, command_parser=command)
     return parser
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments, or exit 2 with what is wrong with them."""
+    parser = build_parser()
+    args, unknown = parser.parse_known_args(argv)
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        parser.exit(2)
+    if unknown:
+        args.command_parser.refuse(unknown)
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a character shows "?", no crash
             stream.reconfigure(errors="replace")
-    args = build_parser().parse_args(argv)
+    args = parse(argv)
     if getattr(args, "threads", None):
         set_threads(args.threads)
     warnings.showwarning = show_warning
@@ -86,6 +129,11 @@ def run(args: argparse.Namespace) -> int:
         if args.debug:
             raise
         say(f"error: not enough memory ({problem}); a smaller --ctx-size needs less")
+        return 1
+    except ModuleNotFoundError as problem:
+        if args.debug or (problem.name or "").startswith("minifer"):
+            raise
+        say(f"error: the package {problem.name} is not installed; `pip install -e .`, or run make")
         return 1
     except OSError as problem:
         if args.debug:

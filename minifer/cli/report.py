@@ -70,14 +70,26 @@ def _tokens(count: int) -> str:
     return f"{count} token" + "s" * (count != 1)
 
 
+def logprob_lines(model: Any, taken: list) -> list[str]:
+    """A line per token: its log-probability, and the likeliest with theirs."""
+
+    def piece(token_id: int) -> str:
+        return repr(model.tokenizer.decode([token_id])) if model.tokenizer else str(token_id)
+
+    lines = [f"{'logprob':>9}  token and the likeliest in its place"]
+    for step in taken:
+        others = ", ".join(f"{piece(token)} {chance:.2f}" for token, chance in step.top_logprobs)
+        lines.append(f"{step.logprob:>9.4f}  {piece(step.token_id)}: {others}")
+    return lines
+
+
 def describe(model: Any) -> str:
     """One line about a loaded model."""
     config = model.config
     return (
-        f"{model.name}: {config.family}, {config.num_hidden_layers} layers, width "
-        f"{config.hidden_size}, {config.num_attention_heads} heads over "
-        f"{config.num_key_value_heads} KV heads, context {config.max_position_embeddings}, "
-        f"{model.dtype}"
+        f"{model.name}: {config.family} L={config.num_hidden_layers} D={config.hidden_size} "
+        f"H={config.num_attention_heads} K={config.num_key_value_heads} E={config.head_dim} "
+        f"context {config.max_position_embeddings}, {model.dtype}"
     )
 
 
