@@ -55,9 +55,9 @@ $(VENV)/.core: pyproject.toml
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "this Python has no venv or pip: install them (Debian: apt-get install python3-venv)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (needs the Python package index; half a minute)"
-	$(PIP) -e . || { echo "the packages could not be installed: is the Python package index reachable?"; exit 1; }
+	@$(PIP) -e . || { echo "the packages could not be installed: is the Python package index reachable?"; exit 1; }
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	$(PIP) -e ".[dev]"
+	@$(PIP) -e ".[dev]"
 	@touch $@

@@ -2,7 +2,11 @@
 
 import sys
 
-from .cli.main import main
-
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        from .cli.main import main
+
+        sys.exit(main())
+    except KeyboardInterrupt:  # in the first moments, before the commands watch for it
+        print("minifer: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -67,7 +67,8 @@ def test_no_stream_prints_the_same(generate):
 
 
 def test_verbose_says_what_is_loaded(generate):
-    assert "llama, 3 layers, width 32, 4 heads over 2 KV heads" in generate("a", "-n1", "-v").err
+    shown = generate("a", "-n1", "-v").err
+    assert "llama L=3 D=32 H=4 K=2 E=8 context 128, float32" in shown
 
 
 def test_json_is_one_object(generate, folder):

@@ -72,8 +72,12 @@ USAGE = {
     "--chat needs a text": ["--chat", "--token-ids", "1"],
     "--system-prompt needs a chat template": ["a", "--no-chat", "--system-prompt", "b"],
     "not --no-chat or --token-ids": ["--token-ids", "1", "--system-prompt", "b"],
-    "unrecognized arguments: --nonsense": ["a", "--nonsense"],
-    "unrecognized arguments: --max 3": ["a", "--max", "3"],
+    "unknown option --nonsense": ["a", "--nonsense"],
+    "unknown option --temprature; near it: --temperature": ["a", "--temprature", "1"],
+    "unexpected 'b c'; put a prompt of several words in quotes": ["a", "b", "c"],
+    "needs one prompt: PROMPT, -p, -f or --token-ids; found none (- reads stdin)": [],
+    "--threads 1025: at most 1024": ["a", "--threads", "1025"],
+    "unknown option --max": ["a", "--max", "3"],
 }
 
 
@@ -83,11 +87,19 @@ def test_usage(capsys, folder, message):
 
 
 @pytest.mark.parametrize(
-    "args", [[], ["nonsense"], ["generat"], ["doctor", "x"], ["fetch", "gpt2"]]
+    ("args", "message"),
+    [
+        ([], "usage: minifer [-h]"),
+        (["nonsense"], "invalid choice: 'nonsense'; is it a prompt? generate \"...\""),
+        (["generat"], "invalid choice: 'generat'; near it: generate"),
+        (["doctor", "x"], "minifer doctor: error: unexpected 'x'\n"),
+        (["fetch", "gpt2"], "invalid choice: 'gpt2'"),
+    ],
 )
-def test_usage_of_commands(capsys, args):
+def test_usage_of_commands(capsys, args, message):
     ran = cli(capsys, *args)
-    assert ran.code == 2 and ran.err.startswith("usage: minifer") and ran.out == ""
+    assert ran.code == 2 and message in ran.err and ran.out == ""
+    assert len(ran.err.splitlines()) == 2 or not args
 
 
 @pytest.mark.parametrize("args", [["--help"], ["--version"], ["generate", "--help"]])
@@ -108,7 +120,7 @@ FAULTS = {
     "missing.txt: No such file or directory": ["-f", "missing.txt"],
     "Is a directory": ["-f", "."],
     "asked for is 'bfloat16'; leave dtype out": ["a", "--dtype", "bfloat16"],
-    "lone surrogate": ["a\udcff"],
+    "not UTF-8 text (byte 1)": ["a\udcff"],
     "is a folder; give the name of a file": ["a", "--output", "."],
     "--output x/y.json: the folder x does not exist; make it": ["a", "--output", "x/y.json"],
 }
@@ -159,7 +171,7 @@ def broken(folder, fault):
     match fault:
         case "no config":
             config.unlink()
-            return "config.json: cannot be read"
+            return "no config.json in this folder; a model folder holds"
         case "config of another family":
             write_json(config, CONFIG | {"model_type": "mamba"})
             return "model_type is 'mamba'"

@@ -96,7 +96,7 @@ def test_an_option_out_of_range(chat):
 
 
 def test_chat_typed_at_a_terminal(capsys, folder, monkeypatch):
-    lines = iter(["hello", "x" * 500, "/new", "hello", ""])
+    lines = iter(["hello", "x" * 500, "/help", "/new", "hello", ""])
     monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
 
     class Terminal:
@@ -105,7 +105,8 @@ def test_chat_typed_at_a_terminal(capsys, folder, monkeypatch):
 
     monkeypatch.setattr("sys.stdin", Terminal())
     ran = cli(capsys, "chat", "-m", folder, "-n", 3, "--ignore-eos")
-    assert ran.code == 0 and "an empty line or Ctrl-D ends the chat" in ran.err
+    assert ran.code == 0 and "an empty line or Ctrl-D ends" in ran.err
+    assert "/help is no command; there is /new" in ran.err
     assert "/new starts a new conversation" in ran.err and len(cached(ran)) == 2
 
 

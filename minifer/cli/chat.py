@@ -95,5 +95,6 @@ def answer(
             f"{cached} of {len(ids)} prompt tokens were in the cache, "
             f"TTFT {1e3 * taken[0].seconds:.0f} ms"
         )
-        say(f"{len(taken)} tokens{speed}, {cache.length} in the cache now")
+        seed = f", seed {steps.seed}" if args.temperature else ""
+        say(f"{len(taken)} tokens{speed}, {cache.length} in the cache now{seed}")
     return interrupted

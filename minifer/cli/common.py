@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,12 @@ def say(text: str) -> None:
         raise
     except OSError:  # a full disk: what cannot be written there is said here
         pass
-    print(f"minifer: {text}", file=sys.stderr, flush=True)
+    try:
+        print(f"minifer: {text}", file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError:  # nobody can be told; the answer is not the worse for it
+        pass
 
 
 def positive(text: str) -> int:
@@ -99,8 +105,15 @@ def read_prompt(args: argparse.Namespace, exact: bool = False) -> str | list[int
     elif given[0] == "-":
         text = decode(sys.stdin.buffer.read() if sys.stdin else b"", "stdin")
     else:
-        return given[0]
+        return argument_text(given[0], "the prompt")
     return text if exact else text.removesuffix("\n")
+
+
+def argument_text(text: str, what: str) -> str:
+    """An argument as UTF-8, whatever the locale took its bytes for. Raises MiniferError."""
+    if text.isascii():
+        return text
+    return decode(text.encode(sys.getfilesystemencoding(), "surrogateescape"), what)
 
 
 def read_text(path: Path) -> str:
@@ -142,8 +155,18 @@ def as_messages(args: argparse.Namespace, model: Any, prompt: str | list[int]) -
 
 def as_json(data: Any) -> str:
     """JSON for stdout: escaped where the stream could not carry every character as UTF-8."""
+    text = json.dumps(data, ensure_ascii=False)
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    return json.dumps(data, ensure_ascii=not utf8)
+    return text if utf8 and is_utf8(text) else json.dumps(data)
+
+
+def is_utf8(text: str) -> bool:
+    """Whether UTF-8 can write it: a path may hold bytes that are no text."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_output(path: Path) -> None:
@@ -152,12 +175,17 @@ def check_output(path: Path) -> None:
         raise MiniferError(f"--output {path}: is a folder; give the name of a file")
     if not path.parent.is_dir():
         raise MiniferError(f"--output {path}: the folder {path.parent} does not exist; make it")
+    target = Path(os.path.realpath(path))  # a link stays a link
+    if not target.exists():
+        try:  # a name the system refuses, a folder that cannot be written
+            target.touch()
+            target.unlink()
+        except OSError as problem:
+            raise MiniferError(f"--output {path}: {problem.strerror or problem}") from None
 
 
 def write_atomically(path: Path, text: str) -> None:
     """The whole file or nothing: a temporary name beside it, then a rename."""
-    import os
-
     if path.exists() and not path.is_file():  # a device or a pipe is written to, not replaced
         path.write_text(text, encoding="utf-8")
         return

@@ -12,6 +12,7 @@ from .common import (
     as_json,
     as_messages,
     check_output,
+    is_utf8,
     natural,
     open_model,
     positive,
@@ -153,7 +154,8 @@ def report(
     if args.json or args.output is not None:
         found = result_object(model, steps, taken, interrupted)
         if args.output is not None:
-            write_atomically(args.output, json.dumps(found, ensure_ascii=False) + "\n")
+            text = json.dumps(found, ensure_ascii=False)
+            write_atomically(args.output, (text if is_utf8(text) else json.dumps(found)) + "\n")
         else:
             print(as_json(found), flush=True)
     elif args.logprobs and not args.quiet:

@@ -7,6 +7,7 @@ Exit codes: 0 good (a closed pipe too), 1 the model or the data is at fault, 2 u
 import argparse
 import difflib
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -26,8 +27,12 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit 2."""
-        if message.startswith("argument COMMAND: invalid choice"):
-            message = f'{message.split("(")[0].strip()}; is it a prompt? generate "..."'
+        wrong = re.match(r"argument COMMAND: (invalid choice: '(.*)') \(", message, re.DOTALL)
+        if wrong:
+            names = [module.__name__.rsplit(".", 1)[-1] for module in COMMANDS]
+            near = difflib.get_close_matches(wrong[2], names, 1)
+            hint = f"near it: {near[0]}" if near else 'is it a prompt? generate "..."'
+            message = f"{wrong[1]}; {hint}"
         self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help shows what is allowed\n")
 
     def refuse(self, unknown: list[str]) -> NoReturn:
@@ -35,7 +40,8 @@ class Parser(argparse.ArgumentParser):
         known = [name for name in self._option_string_actions if name.startswith("--")]
         option = next((text for text in unknown if text.startswith("-")), None)
         if option is None:
-            self.error(f"unexpected {' '.join(unknown)!r}; put a prompt of several words in quotes")
+            hint = "; put a prompt of several words in quotes" if "--prompt" in known else ""
+            self.error(f"unexpected {' '.join(unknown)!r}{hint}")
         near = difflib.get_close_matches(option.split("=")[0], known, 2)
         self.error(f"unknown option {option}" + (f"; near it: {', '.join(near)}" if near else ""))
 
@@ -88,13 +94,16 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command -> its exit code."""
-    if sys.stdout is None:  # closed by whoever started us
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a character shows "?", no crash
             stream.reconfigure(errors="replace")
     args = parse(argv)
     if getattr(args, "threads", None):
+        if args.threads > 1024:
+            args.command_parser.error(f"--threads {args.threads}: at most 1024")
         set_threads(args.threads)
     warnings.showwarning = show_warning
     try:
