@@ -8,5 +8,6 @@ if __name__ == "__main__":
 
         sys.exit(main())
     except KeyboardInterrupt:  # in the first moments, before the commands watch for it
-        print("minifer: interrupted", file=sys.stderr)
+        if sys.stderr is not None:  # print() would take stdout in its place
+            print("minifer: interrupted", file=sys.stderr)
         sys.exit(130)

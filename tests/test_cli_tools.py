@@ -86,8 +86,10 @@ def test_special_text_typed_by_a_user_forges_no_turn(chat):
 
 def test_a_full_context_is_said_and_ends_a_piped_chat(chat):
     ran = chat("hello\n" + "x" * 300 + "\nhello\n", "--ctx-size", 60)
-    assert ran.code == 1 and "the KV cache holds 60; shorten it; /new starts a new" in ran.err
-    assert len(cached(ran)) == 1
+    assert ran.code == 1 and len(cached(ran)) == 1
+    problem, hint = ran.err.splitlines()[-2:]
+    assert problem.endswith(" tokens, the KV cache holds 60; shorten it")
+    assert hint == "minifer: /new starts a new conversation"
 
 
 def test_an_option_out_of_range(chat):
@@ -95,19 +97,50 @@ def test_an_option_out_of_range(chat):
     assert ran.code == 2 and "the model's context is 400" in ran.err
 
 
+class Terminal:
+    """A stdin that somebody types at."""
+
+    def isatty(self):
+        return True
+
+
 def test_chat_typed_at_a_terminal(capsys, folder, monkeypatch):
-    lines = iter(["hello", "x" * 500, "/help", "/new", "hello", ""])
+    lines = iter(["hello", "x" * 500, "/help me", "/" + "y" * 90, "/new", "hello", ""])
     monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
-
-    class Terminal:
-        def isatty(self):
-            return True
-
     monkeypatch.setattr("sys.stdin", Terminal())
-    ran = cli(capsys, "chat", "-m", folder, "-n", 3, "--ignore-eos")
-    assert ran.code == 0 and "an empty line or Ctrl-D ends" in ran.err
-    assert "/help is no command; there is /new" in ran.err
-    assert "/new starts a new conversation" in ran.err and len(cached(ran)) == 2
+    ran = cli(
+        capsys, "chat", "-m", folder, "-n", 3, "--ignore-eos", "--temp", 1, "--seed", 2**64 - 1
+    )
+    said = ran.err.splitlines()
+    assert ran.code == 0 and all(len(line) <= 80 for line in said)
+    assert said[0] == "minifer: type a message; /new forgets it all, an empty line or Ctrl-D ends"
+    assert "minifer: /help is no command; there is /new, an empty line ends" in said
+    assert "minifer: /new starts a new conversation" in said and len(cached(ran)) == 2
+
+
+def test_an_unknown_command_is_no_message_to_the_model(chat):
+    ran = chat("/bye\nhello\n")
+    assert ran.err.startswith("minifer: /bye is no command; there is /new, an empty line ends\n")
+    assert ran.code == 0 and ran.out == chat("hello\n").out and cached(ran) == [(0, 17)]
+
+
+def test_ctrl_c_at_the_prompt_leaves_the_line_first(capsys, folder, monkeypatch):
+    def interrupted(prompt):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.input", interrupted)
+    monkeypatch.setattr("sys.stdin", Terminal())
+    ran = cli(capsys, "chat", "-m", folder)
+    assert (ran.code, ran.out) == (130, "\n")
+    assert ran.err.splitlines()[1:] == ["minifer: interrupted"]
+
+
+def test_the_seed_of_a_turn_repeats_it(chat):
+    flags = ["--temp", 1.5, "-n", 12]
+    ran = chat("hello\n", *flags)
+    (seed,) = re.findall(r"^minifer: seed (\d+)$", ran.err, re.MULTILINE)
+    assert chat("hello\n", *flags, "--seed", seed).out == ran.out
+    assert "seed" not in chat("hello\n").err  # greedy: nothing is drawn
 
 
 # ---- tokenize ----------------------------------------------------------------------------------
@@ -193,6 +226,18 @@ def test_doctor_names_what_is_here(capsys, tmp_path, monkeypatch):
     assert "none yet; python -m minifer fetch brings the default one" in ran.out
     write_tiny_model(cache / "models" / "Tiny")
     assert "Tiny, 0 MB" in cli(capsys, "doctor").out
+
+
+def test_doctor_fits_80_columns(capsys, monkeypatch):
+    from minifer.cli import doctor, report
+
+    long = "A Very Long Name of a Processor " * 4
+    monkeypatch.setattr(report, "hardware", lambda: long)
+    monkeypatch.setattr("platform.platform", lambda: long)
+    lines = cli(capsys, "doctor").out.splitlines()
+    paths = [line for line in lines if len(line) > 80]
+    assert all(len(line.split()) <= 2 for line in paths)  # a path is not torn apart
+    assert doctor.wrapped("name", "a" * 90) == ["name" + " " * 8 + "a" * 90]
 
 
 def test_doctor_where_there_is_no_proc(capsys, monkeypatch):

@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Any
 
-from .common import add_model_arguments, decode, open_model, say
+from .common import add_model_arguments, decode, open_model, say, system_messages
 from .generate import add_generation_arguments, cache_of, generation_options, stream_steps
 
 HELP = "talk with the model; what is in the KV cache is not computed again"
@@ -23,12 +23,11 @@ def run(args: argparse.Namespace) -> int:
     from ..errors import ContextError
 
     options = generation_options(args)
+    system = system_messages(args)
     model = open_model(args)
     model.render([{"role": "user", "content": "hello"}])  # no template: say so before typing
     cache = cache_of(args, model) or model.new_cache()
-    messages: list[dict[str, str]] = []
-    if args.system_prompt is not None:
-        messages.append({"role": "system", "content": args.system_prompt})
+    messages = list(system)
     at_terminal = sys.stdin is not None and sys.stdin.isatty()
     if at_terminal:
         say("type a message; /new forgets it all, an empty line or Ctrl-D ends")
@@ -41,17 +40,18 @@ def run(args: argparse.Namespace) -> int:
         if not line:
             return 0
         if line == "/new":
-            del messages[1 if args.system_prompt is not None else 0 :]
+            del messages[len(system) :]
             continue
         if line.startswith("/"):
-            say(f"{line.split()[0]} is no command; there is /new, an empty line ends the chat")
+            say(f"{line.split()[0]:.20} is no command; there is /new, an empty line ends")
             continue
         messages.append({"role": "user", "content": line})
         try:
             interrupted = answer(args, model, messages, cache, options)
         except ContextError as problem:
             messages.pop()
-            say(f"{problem}; /new starts a new conversation")
+            say(str(problem))
+            say("/new starts a new conversation")
             if not at_terminal:
                 return 1
             continue
@@ -68,6 +68,9 @@ def read_line(at_terminal: bool) -> str:
         except EOFError:
             print()
             return ""
+        except KeyboardInterrupt:  # the terminal shows ^C in the line of the prompt
+            print(flush=True)
+            raise
     for line in sys.stdin.buffer if sys.stdin else ():
         text = decode(line, "stdin").strip()
         if text:
@@ -85,7 +88,7 @@ def answer(
     cached = 0 if args.no_kv_cache else cache.shared_prefix(ids)
     steps = generate(model, ids, cache=cache, **options)
     taken: list = []
-    interrupted = stream_steps(steps, taken, show=True)
+    interrupted = stream_steps(steps, taken, visible=True)
     print(flush=True)
     messages.append({"role": "assistant", "content": "".join(step.text for step in taken)})
     if not args.quiet and taken:
@@ -95,6 +98,7 @@ def answer(
             f"{cached} of {len(ids)} prompt tokens were in the cache, "
             f"TTFT {1e3 * taken[0].seconds:.0f} ms"
         )
-        seed = f", seed {steps.seed}" if args.temperature else ""
-        say(f"{len(taken)} tokens{speed}, {cache.length} in the cache now{seed}")
+        say(f"{len(taken)} tokens{speed}, {cache.length} in the cache now")
+        if args.temperature:
+            say(f"seed {steps.seed}")
     return interrupted

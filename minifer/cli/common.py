@@ -12,6 +12,11 @@ from ..errors import ContextError, MiniferError, TemplateError
 
 def say(text: str) -> None:
     """A line for the person, on stderr: stdout holds nothing but the result."""
+    show(f"minifer: {text}")
+
+
+def show(line: str) -> None:
+    """A line on stderr as it is, after whatever stdout still holds."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -19,7 +24,7 @@ def say(text: str) -> None:
     except OSError:  # a full disk: what cannot be written there is said here
         pass
     try:
-        print(f"minifer: {text}", file=sys.stderr, flush=True)
+        print(line, file=sys.stderr, flush=True)
     except BrokenPipeError:
         raise
     except OSError:  # nobody can be told; the answer is not the worse for it
@@ -111,9 +116,12 @@ def read_prompt(args: argparse.Namespace, exact: bool = False) -> str | list[int
 
 def argument_text(text: str, what: str) -> str:
     """An argument as UTF-8, whatever the locale took its bytes for. Raises MiniferError."""
-    if text.isascii():
-        return text
-    return decode(text.encode(sys.getfilesystemencoding(), "surrogateescape"), what)
+    try:
+        return os.fsencode(text).decode("utf-8")
+    except UnicodeDecodeError as problem:
+        raise MiniferError(f"{what}: not UTF-8 text (byte {problem.start})") from None
+    except UnicodeEncodeError as problem:  # no bytes stand for it: half a character
+        raise MiniferError(f"{what}: not UTF-8 text (character {problem.start})") from None
 
 
 def read_text(path: Path) -> str:
@@ -147,10 +155,15 @@ def as_messages(args: argparse.Namespace, model: Any, prompt: str | list[int]) -
         raise ContextError("the prompt is empty; give it at least one character")
     if model.template is None:
         raise TemplateError(f"{args.model} has no chat template; leave --chat out")
-    system = (
-        [] if args.system_prompt is None else [{"role": "system", "content": args.system_prompt}]
-    )
-    return [*system, {"role": "user", "content": prompt}]
+    return [*system_messages(args), {"role": "user", "content": prompt}]
+
+
+def system_messages(args: argparse.Namespace) -> list[dict[str, str]]:
+    """What --system-prompt says before the conversation: one message, or none."""
+    if args.system_prompt is None:
+        return []
+    text = argument_text(args.system_prompt, "--system-prompt")
+    return [{"role": "system", "content": text}]
 
 
 def as_json(data: Any) -> str:
@@ -175,13 +188,20 @@ def check_output(path: Path) -> None:
         raise MiniferError(f"--output {path}: is a folder; give the name of a file")
     if not path.parent.is_dir():
         raise MiniferError(f"--output {path}: the folder {path.parent} does not exist; make it")
-    target = Path(os.path.realpath(path))  # a link stays a link
-    if not target.exists():
-        try:  # a name the system refuses, a folder that cannot be written
-            target.touch()
-            target.unlink()
-        except OSError as problem:
-            raise MiniferError(f"--output {path}: {problem.strerror or problem}") from None
+    if path.exists() and not path.is_file():  # opening a pipe would wait for its reader
+        return
+    temporary = temporary_beside(path)
+    try:  # a name the system refuses, a folder that cannot be written
+        temporary.touch()
+        temporary.unlink()
+    except OSError as problem:
+        raise MiniferError(f"--output {path}: {problem.strerror or problem}") from None
+
+
+def temporary_beside(path: Path) -> Path:
+    """Where a file is written before it gets its name. A link stays a link: its target counts."""
+    target = Path(os.path.realpath(path))
+    return target.with_name(f".{target.name}.{os.getpid()}")
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -189,10 +209,9 @@ def write_atomically(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():  # a device or a pipe is written to, not replaced
         path.write_text(text, encoding="utf-8")
         return
-    path = Path(os.path.realpath(path))  # a link stays a link
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = temporary_beside(path)
     try:
         temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
+        os.replace(temporary, os.path.realpath(path))
     finally:
         temporary.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 import argparse
 import platform
 import sys
+import textwrap
 
 HELP = "Python, BLAS and threads, CPU, GPU and why not, model cache"
 
@@ -38,8 +39,16 @@ def run(args: argparse.Namespace) -> int:
             lines.append((package, "not installed"))
     lines += [("kernels", kernels()), ("GPU", gpu()), *model_cache()]
     for name, value in lines:
-        print(f"{name:<12}{value}")
+        print("\n".join(wrapped(name, value)))
     return 0
+
+
+def wrapped(name: str, value: str) -> list[str]:
+    """A name and its value in 80 columns. A path stays whole, so that it can be copied."""
+    return textwrap.wrap(
+        value, 80, initial_indent=f"{name:<12}", subsequent_indent=" " * 12,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def kernels() -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from .common import (
     add_model_arguments,
     add_prompt_arguments,
+    argument_text,
     as_json,
     as_messages,
     check_output,
@@ -18,6 +19,7 @@ from .common import (
     positive,
     read_prompt,
     say,
+    show,
     write_atomically,
 )
 
@@ -92,7 +94,7 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "max_tokens": args.max_tokens,
         "sampling": sampling_of(args),
-        "stop": args.stop,
+        "stop": [argument_text(text, "--stop") for text in args.stop],
         "ignore_eos": args.ignore_eos,
         "prefill_chunk": args.prefill_chunk,
         "use_cache": not args.no_kv_cache,
@@ -129,14 +131,14 @@ def run(args: argparse.Namespace) -> int:
     return 130 if interrupted else 0
 
 
-def stream_steps(steps: Any, taken: list, show: bool) -> bool:
+def stream_steps(steps: Any, taken: list, visible: bool) -> bool:
     """Take every step, showing its text as it comes. -> whether Ctrl-C ended it."""
     from ..errors import MiniferError, SamplingError
 
     try:
         for step in steps:
             taken.append(step)
-            if show and step.text:
+            if visible and step.text:
                 print(step.text, end="", flush=True)
     except KeyboardInterrupt:
         return True
@@ -160,7 +162,7 @@ def report(
             print(as_json(found), flush=True)
     elif args.logprobs and not args.quiet:
         for line in logprob_lines(model, taken):
-            print(line, file=sys.stderr)
+            show(line)
     if not (args.no_stats or args.quiet):
         for line in footer(model, steps, taken, interrupted):
             say(line)

@@ -25,6 +25,16 @@ USAGE_ERRORS = (SamplingError, DeviceError)  # an option out of range, or one th
 class Parser(argparse.ArgumentParser):
     """Usage errors in two lines, with the near options and what to do."""
 
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Leave; a help text that could not be written is an error."""
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as problem:
+            status, message = 1, f"minifer: error: {problem.strerror or problem}\n"
+        super().exit(status, message)
+
     def error(self, message: str) -> NoReturn:
         """Exit 2."""
         wrong = re.match(r"argument COMMAND: (invalid choice: '(.*)') \(", message, re.DOTALL)
@@ -100,13 +110,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a character shows "?", no crash
             stream.reconfigure(errors="replace")
-    args = parse(argv)
-    if getattr(args, "threads", None):
-        if args.threads > 1024:
-            args.command_parser.error(f"--threads {args.threads}: at most 1024")
-        set_threads(args.threads)
-    warnings.showwarning = show_warning
     try:
+        args = parse(argv)
+        if getattr(args, "threads", None):
+            if args.threads > 1024:
+                args.command_parser.error(f"--threads {args.threads}: at most 1024")
+            set_threads(args.threads)
+        warnings.showwarning = show_warning
         return run(args)
     except BrokenPipeError:  # the reader has left
         return 0
