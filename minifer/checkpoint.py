@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .errors import CheckpointError
-from .json_file import parse_json, read_json
+from .json_file import parse_json, read_json, refuse_pipes
 
 # How a stored dtype looks to NumPy. bfloat16 has no NumPy type: it stays raw 16-bit words.
 STORED = {"F32": ("float32", "<f4"), "F16": ("float16", "<f2"), "BF16": ("bfloat16", "<u2")}
@@ -131,8 +131,7 @@ def _shards(index: Path, map_file: bool) -> Checkpoint:
 
 
 def _open_bytes(path: Path, map_file: bool) -> Any:
-    if path.exists() and not path.is_file():  # opening a pipe would wait for ever
-        raise CheckpointError(f"{path}: is not a regular file")
+    refuse_pipes(path, CheckpointError)
     try:
         with open(path, "rb") as file:
             size = file.seek(0, 2)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .config import ModelConfig
-from .errors import ContextError
+from .errors import ContextError, MiniferError
 
 
 def check_ids(token_ids: Sequence[int], vocab_size: int) -> list[int]:
@@ -37,6 +37,18 @@ def whole_number(value: Any, low: int, end: int | None = None) -> int | None:
         except TypeError:  # an array of several
             return None
     return value if low <= value and (end is None or value < end) else None
+
+
+def check_whole_number(
+    name: str,
+    value: Any,
+    low: int,
+    error: type[MiniferError] = ContextError,
+    end: int | None = None,
+) -> None:
+    """Raise `error` unless this is a whole number from `low` (to before `end`)."""
+    if whole_number(value, low, end) is None:
+        raise error(f"{name} is {value!r:.40}; allowed is a whole number from {low}")
 
 
 def check_cache(cache: Any, config: ModelConfig) -> None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .checks import check_cache, check_ids, whole_number
+from .checks import check_cache, check_ids, check_whole_number
 from .errors import ContextError, SamplingError, TemplateError, TokenizerError
 from .kv_cache import KVCache
 from .layers import log_softmax
@@ -91,8 +91,7 @@ def generate(
         raise SamplingError(f"sampling is {sampling!r:.60}, expected a minifer.Sampling")
     whole = {"max_tokens": (max_tokens, 1), "prefill_chunk": (prefill_chunk, 1)}
     for name, (value, low) in {**whole, "logprobs": (logprobs, 0)}.items():
-        if whole_number(value, low) is None:
-            raise SamplingError(f"{name} is {value!r:.40}; allowed is a whole number from {low}")
+        check_whole_number(name, value, low, SamplingError)
     if cache is not None:
         check_cache(cache, model.config)
     ids = encode_prompt(model, prompt)
@@ -160,9 +159,8 @@ def feed(
         for begin in range(cache.length, len(sequence), request.prefill_chunk):
             chunk = sequence[begin : begin + request.prefill_chunk]
             logits = model.forward(chunk, cache, last_only=True)  # (1, V)
-        row = model.backend.to_host(logits)[
-            0
-        ]  # (V,) on a GPU: waits for the device, once per token
+        # On a GPU this waits for the device: the only time, once per token.
+        row = model.backend.to_host(logits)[0]  # (V,)
     finally:
         receipt = None if recording is None else recording.close_step(model.backend.clock)
     return row, receipt

@@ -37,9 +37,14 @@ def read_json(path: Path, error: type[MiniferError]) -> dict[str, Any]:
 def read_bytes(path: Path, error: type[MiniferError]) -> bytes:
     """A whole file. Raises `error` when it cannot be read, or is a pipe one would wait for."""
     path = Path(path)
-    if path.exists() and not path.is_file():
-        raise error(f"{path}: is not a regular file")
+    refuse_pipes(path, error)
     try:
         return path.read_bytes()
     except OSError as problem:
         raise error(f"{path}: cannot be read ({problem.strerror or problem})") from None
+
+
+def refuse_pipes(path: Path, error: type[MiniferError]) -> None:
+    """Raise `error` for a pipe, a device or a folder: opening a pipe would wait for ever."""
+    if path.exists() and not path.is_file():
+        raise error(f"{path}: is not a regular file")

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from . import attention, mlp  # noqa: F401  (importing a file registers its ops)
 from .batch import Batch, Segment, check_segments, lay_out
 from .chat import ChatTemplate
-from .checks import check_ids, whole_number
+from .checks import check_ids, check_whole_number
 from .config import ModelConfig
 from .errors import ContextError, TemplateError, TokenizerError
 from .kv_cache import KVCache
@@ -126,10 +126,7 @@ class Model:
         config = self.config
         if max_length is None:
             max_length = config.max_position_embeddings
-        if whole_number(max_length, 1) is None:
-            raise ContextError(
-                f"max_length is {max_length!r:.40}; allowed is a whole number from 1"
-            )
+        check_whole_number("max_length", max_length, 1)
         if max_length > config.max_position_embeddings:
             raise ContextError(
                 f"a KV cache of {max_length} tokens is longer than the model's context of "
@@ -157,8 +154,8 @@ class Model:
         self, token_ids: Sequence[int], cache: KVCache | None = None, last_only: bool = False
     ) -> Array:
         """One pass over the next tokens of one sequence -> logits (T, V), or (1, V) float32."""
-        token_ids = check_ids(token_ids, self.config.vocab_size)
         if cache is None:
+            token_ids = check_ids(token_ids, self.config.vocab_size)
             cache = self.new_cache(len(token_ids))
         return self.step([Segment(token_ids, cache)], all_rows=not last_only)
 
@@ -166,8 +163,7 @@ class Model:
         """How likely each token was after those before it: float64 log-probabilities (T-1,)."""
         xp = self.backend.xp
         token_ids = check_ids(token_ids, self.config.vocab_size)
-        if whole_number(chunk, 1) is None:
-            raise ContextError(f"chunk is {chunk!r:.40}; allowed is a whole number from 1")
+        check_whole_number("chunk", chunk, 1)
         cache = self.new_cache(len(token_ids))
         found = []
         for begin in range(0, len(token_ids), chunk):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .checks import whole_number
+from .checks import check_whole_number, whole_number
 from .errors import SamplingError
 
 
@@ -159,8 +159,7 @@ def sample(logits: Any, sampling: Sampling, history: Sequence[int] = (), positio
     The draw is a function of (seed, position) alone: the same alone, in a batch, or resumed.
     """
     chances = probabilities(logits, sampling, history)
-    if whole_number(position, 0, 2**64) is None:
-        raise SamplingError(f"position is {position!r:.40}; allowed is a whole number from 0")
+    check_whole_number("position", position, 0, SamplingError, end=2**64)
     if sampling.temperature == 0:
         return int(chances.argmax())
     seed = fresh_seed() if sampling.seed is None else sampling.seed
@@ -172,7 +171,6 @@ def pick(chances: np.ndarray, draw: float) -> int:
     """The id in whose share of [0, 1) the draw falls; one without a chance is never picked."""
     kept = np.flatnonzero(chances)
     edges = np.cumsum(chances[kept])
-    place = np.searchsorted(
-        edges, draw * edges[-1], side="right"
-    )  # edges[-1] is 1 but for rounding
+    scaled = draw * edges[-1]  # the last edge is 1 but for rounding
+    place = np.searchsorted(edges, scaled, side="right")
     return int(kept[min(place, len(kept) - 1)])

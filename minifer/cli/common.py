@@ -166,20 +166,18 @@ def system_messages(args: argparse.Namespace) -> list[dict[str, str]]:
     return [{"role": "system", "content": text}]
 
 
-def as_json(data: Any) -> str:
-    """JSON for stdout: escaped where the stream could not carry every character as UTF-8."""
+def as_json(data: Any, encoding: str | None) -> str:
+    """JSON for a stream of this encoding: escaped where it could not carry every character.
+
+    UTF-8 itself cannot carry a path that holds bytes which are no text.
+    """
     text = json.dumps(data, ensure_ascii=False)
-    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    return text if utf8 and is_utf8(text) else json.dumps(data)
-
-
-def is_utf8(text: str) -> bool:
-    """Whether UTF-8 can write it: a path may hold bytes that are no text."""
     try:
         text.encode("utf-8")
+        utf8 = (encoding or "").lower().replace("-", "") == "utf8"
     except UnicodeEncodeError:
-        return False
-    return True
+        utf8 = False
+    return text if utf8 else json.dumps(data)
 
 
 def check_output(path: Path) -> None:

@@ -1,7 +1,6 @@
 """generate: a prompt in, its continuation out, token by token."""
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from .common import (
     as_json,
     as_messages,
     check_output,
-    is_utf8,
     natural,
     open_model,
     positive,
@@ -156,10 +154,9 @@ def report(
     if args.json or args.output is not None:
         found = result_object(model, steps, taken, interrupted)
         if args.output is not None:
-            text = json.dumps(found, ensure_ascii=False)
-            write_atomically(args.output, (text if is_utf8(text) else json.dumps(found)) + "\n")
+            write_atomically(args.output, as_json(found, "utf-8") + "\n")
         else:
-            print(as_json(found), flush=True)
+            print(as_json(found, sys.stdout.encoding), flush=True)
     elif args.logprobs and not args.quiet:
         for line in logprob_lines(model, taken):
             show(line)

@@ -1,6 +1,7 @@
 """tokenize: what the model sees instead of text."""
 
 import argparse
+import sys
 from typing import Any
 
 from ..errors import TokenizerError
@@ -42,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
     pieces = tokenizer.pieces(prompt, **options)
     ids = [piece.id for piece in pieces]
     if args.json:
-        print(as_json({"ids": ids, "pieces": [piece._asdict() for piece in pieces]}))
+        found = {"ids": ids, "pieces": [piece._asdict() for piece in pieces]}
+        print(as_json(found, sys.stdout.encoding))
     elif args.ids:
         print(*ids, sep=",")
     else:
