@@ -19,11 +19,21 @@ def attention_cost(
     per_pair = 4 * E + 5  # two products; max, subtract, exponential, sum, divide
     per_row = 2 * T * H  # the two guards of a row with nothing visible
     scaling = query.size
+    read = 2 * K * S * E * key.itemsize
+    # Merging rows with G, and K with G, copies, unless an axis of one makes it a view.
+    copies = (T > 1 and 1 < K < H) + (T > 1 and K > 1)
     return Cost(
         per_pair * visible + per_row + scaling,
         per_pair * H * T * S + per_row + scaling,
-        kv_bytes_read=2 * K * S * E * key.itemsize,
-        activation_bytes=2 * float32_bytes(T, H, E),
+        kv_bytes_read=read,
+        activation_bytes=2 * float32_bytes(T, H, E) + query_positions.nbytes + key_positions.nbytes,
+        executed_bytes=12 * float32_bytes(H, T, S)  # (K, T, G, S) is written or read twelve times
+        + 8 * float32_bytes(H, T)
+        + (4 + 2 * copies) * float32_bytes(T, H, E)
+        + 2 * T * S  # the mask, a byte each, written and read
+        + read
+        + query_positions.nbytes
+        + key_positions.nbytes,
     )
 
 
@@ -71,5 +81,5 @@ def attention(
 
     sums = xp.matmul(weights.reshape(K, T * G, S), value)  # (K, T*G, E)
     per_head = sums.reshape(K, T, G, E)  # (K, T, G, E)
-    by_token = per_head.transpose(1, 0, 2, 3)  # (T, K, G, E)
+    by_token = per_head.transpose(1, 0, 2, 3).reshape(T, H * E)  # (T, H*E)
     return tap("mixed", by_token.reshape(T, H, E))

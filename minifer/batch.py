@@ -6,9 +6,6 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .checks import check_cache, check_ids
-from .config import ModelConfig
-from .errors import ContextError
 from .kv_cache import KVCache
 from .layers import Array
 
@@ -32,22 +29,9 @@ class Batch(NamedTuple):
     caches: list[KVCache]
 
 
-def check_segments(segments: Sequence[Segment], config: ModelConfig) -> list[Segment]:
-    """All that can be refused is refused here, before a byte is written. Raises ContextError."""
-    if not segments:
-        raise ContextError("a step needs at least one segment")
-    checked = []
-    for token_ids, cache in segments:
-        ids = check_ids(token_ids, config.vocab_size)
-        check_cache(cache, config)
-        cache.require(len(ids))
-        checked.append(Segment(ids, cache))
-    if len({id(cache) for _, cache in checked}) < len(checked):
-        raise ContextError("a cache stands in two segments of one step; give each its own")
-    return checked
-
-
-def lay_out(ops: Any, segments: list[Segment], inverse_frequencies: Array) -> Batch:
+def lay_out(
+    ops: Any, segments: Sequence[tuple[list[int], KVCache]], inverse_frequencies: Array
+) -> Batch:
     """Put the segments behind one another and give every token its own position and angles."""
     token_ids, positions, rows = [], [], []
     for ids, cache in segments:

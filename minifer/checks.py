@@ -1,4 +1,4 @@
-"""Refuse in words what cannot be computed with: token ids, numbers, caches of another model."""
+"""Refuse in words what cannot be computed with: token ids, numbers, hopeless prompts, caches."""
 
 import operator
 from collections.abc import Sequence
@@ -61,3 +61,33 @@ def check_cache(cache: Any, config: ModelConfig) -> None:
             f"the cache is {what}; this model needs (layers, heads, width) {shape}: "
             "make it with model.new_cache()"
         )
+
+
+def refuse_hopeless(model: Any, texts: list[str]) -> None:
+    """Texts that cannot fit whatever their tokens are are refused before minutes of encoding."""
+    context, length = model.config.max_position_embeddings, sum(map(len, texts))
+    longest = 1 if model.tokenizer is None else model.tokenizer.longest_token
+    # Normalisers may shorten a text; four times is more than any of them does.
+    if length > 4 * context * longest:
+        raise ContextError(
+            f"the prompt has {length} characters, far more than {context} tokens, which the "
+            "model's context holds; shorten it"
+        )
+
+
+def check_segments(segments: Sequence[Any], config: ModelConfig) -> list[tuple[list[int], Any]]:
+    """A pass's (ids, cache) pairs: what can be refused is refused before a byte is written.
+
+    Raises ContextError.
+    """
+    if not segments:
+        raise ContextError("a step needs at least one segment")
+    checked = []
+    for token_ids, cache in segments:
+        ids = check_ids(token_ids, config.vocab_size)
+        check_cache(cache, config)
+        cache.require(len(ids))
+        checked.append((ids, cache))
+    if len({id(cache) for _, cache in checked}) < len(checked):
+        raise ContextError("a cache stands in two segments of one step; give each its own")
+    return checked

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .checks import check_cache, check_ids, check_whole_number
+from .checks import check_cache, check_ids, check_whole_number, refuse_hopeless
 from .errors import ContextError, SamplingError, TemplateError, TokenizerError
 from .kv_cache import KVCache
 from .layers import log_softmax
@@ -154,7 +154,7 @@ def feed(
     # Between two tokens somebody else may have used the cache: trust what it says it holds.
     cache.truncate(cache.shared_prefix(sequence) if request.use_cache else 0)
     if recording is not None:
-        recording.open_step(phase, len(sequence), model.backend.clock)
+        recording.open_step(request, phase, len(sequence), model.backend.clock)
     try:
         for begin in range(cache.length, len(sequence), request.prefill_chunk):
             chunk = sequence[begin : begin + request.prefill_chunk]
@@ -183,18 +183,6 @@ def encode_prompt(model: Model, prompt: str | Sequence[int] | Sequence[dict]) ->
     else:
         ids = prompt
     return check_ids(ids, model.config.vocab_size)
-
-
-def refuse_hopeless(model: Model, texts: list[str]) -> None:
-    """Texts that cannot fit whatever their tokens are are refused before minutes of encoding."""
-    context, length = model.config.max_position_embeddings, sum(map(len, texts))
-    longest = 1 if model.tokenizer is None else model.tokenizer.longest_token
-    # Normalisers may shorten a text; four times is more than any of them does.
-    if length > 4 * context * longest:
-        raise ContextError(
-            f"the prompt has {length} characters, far more than {context} tokens, which the "
-            "model's context holds; shorten it"
-        )
 
 
 def best(logprobs: np.ndarray, count: int) -> list[tuple[int, float]]:

@@ -10,7 +10,8 @@ from .op import Cost, op
 
 def store_cost(kept: Array, new: Array) -> Cost:
     """Every new element is read once and written once."""
-    return Cost(kv_bytes_written=new.size * kept.itemsize, activation_bytes=float32_bytes(new.size))
+    written, read = new.size * kept.itemsize, float32_bytes(new.size)
+    return Cost(kv_bytes_written=written, activation_bytes=read, executed_bytes=written + read)
 
 
 @op(store_cost, layered=True)
@@ -50,6 +51,11 @@ class KVCache:
     def nbytes(self) -> int:
         """Bytes reserved; pages nobody has written to take no memory yet on most systems."""
         return self.keys.nbytes + self.values.nbytes
+
+    @property
+    def bytes_per_token(self) -> int:
+        """What one token adds: a key and a value per layer and KV head."""
+        return self.nbytes // self.max_length
 
     def require(self, count: int) -> None:
         """Raise ContextError when `count` more tokens do not fit, before anything is written."""

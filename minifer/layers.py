@@ -17,6 +17,11 @@ def float32_bytes(*shape: int) -> int:
     return 4 * math.prod(shape)
 
 
+def widening_bytes(words: Array) -> int:
+    """Bytes `widen` reads and writes."""
+    return 0 if words.itemsize == 4 else words.size * (words.itemsize + 4)
+
+
 def widen(xp: Any, words: Array) -> Array:
     """Stored words -> float32 of the same shape; float32 itself is returned, not copied."""
     if words.dtype == xp.uint16:
@@ -28,9 +33,15 @@ def widen(xp: Any, words: Array) -> Array:
 
 
 def embedding_cost(token_ids: Array, table: Array) -> Cost:
-    """The gathered rows, in their stored dtype."""
-    T, D = len(token_ids), table.shape[1]
-    return Cost(weight_bytes=T * D * table.itemsize, activation_bytes=float32_bytes(T, D))
+    """The gathered rows, in their stored dtype; executed: gathered, then widened."""
+    T, D, ids = len(token_ids), table.shape[1], token_ids.nbytes
+    stored, wide = T * D * table.itemsize, float32_bytes(T, D)
+    widening = 0 if table.itemsize == 4 else stored + wide
+    return Cost(
+        weight_bytes=stored,
+        activation_bytes=ids + wide,
+        executed_bytes=2 * stored + ids + widening,
+    )
 
 
 @op(embedding_cost)
@@ -46,7 +57,11 @@ def linear_cost(x: Array, weight: Array, bias: Array | None = None) -> Cost:
     added = 0 if bias is None else T * O
     flops = 2 * T * O * D + added
     stored = weight.nbytes + (0 if bias is None else bias.nbytes)
-    return Cost(flops, flops, stored, activation_bytes=float32_bytes(T, D) + float32_bytes(T, O))
+    moved = float32_bytes(T, D) + float32_bytes(T, O)
+    executed = widening_bytes(weight) + float32_bytes(O, D) + moved
+    if bias is not None:  # the sum reads what the product wrote, and writes it anew
+        executed += widening_bytes(bias) + float32_bytes(O) + 2 * float32_bytes(T, O)
+    return Cost(flops, flops, stored, activation_bytes=moved, executed_bytes=executed)
 
 
 @op(linear_cost)
@@ -63,7 +78,15 @@ def rms_norm_cost(x: Array, weight: Array, epsilon: float) -> Cost:
     """Square, sum, two products per element; divide, add, root, invert per row."""
     T, D = x.shape
     flops = 4 * T * D + 4 * T
-    return Cost(flops, flops, weight.nbytes, activation_bytes=2 * float32_bytes(T, D))
+    # Seven times a whole (T, D) is read or written, ten times one figure per row.
+    executed = 7 * float32_bytes(T, D) + 10 * float32_bytes(T) + float32_bytes(D)
+    return Cost(
+        flops,
+        flops,
+        weight.nbytes,
+        activation_bytes=2 * float32_bytes(T, D),
+        executed_bytes=executed + widening_bytes(weight),
+    )
 
 
 @op(rms_norm_cost)
@@ -80,7 +103,8 @@ def rms_norm(xp: Any, x: Array, weight: Array, epsilon: float) -> Array:
 
 def residual_cost(x: Array, update: Array) -> Cost:
     """One addition per element."""
-    return Cost(x.size, x.size, activation_bytes=3 * float32_bytes(*x.shape))
+    moved = 3 * float32_bytes(*x.shape)
+    return Cost(x.size, x.size, activation_bytes=moved, executed_bytes=moved)
 
 
 @op(residual_cost)
@@ -91,7 +115,8 @@ def residual(xp: Any, x: Array, update: Array) -> Array:
 
 def select_cost(x: Array, rows: Array) -> Cost:
     """The selected rows are read and written."""
-    return Cost(activation_bytes=2 * float32_bytes(len(rows), *x.shape[1:]))
+    moved = 2 * float32_bytes(len(rows), *x.shape[1:]) + rows.nbytes
+    return Cost(activation_bytes=moved, executed_bytes=moved)
 
 
 @op(select_cost)
@@ -102,8 +127,8 @@ def select(xp: Any, x: Array, rows: Array) -> Array:
 
 def join_cost(parts: list[Array]) -> Cost:
     """One part is passed on; several are read and written."""
-    moved = 0 if len(parts) == 1 else 2 * sum(part.size for part in parts)
-    return Cost(activation_bytes=4 * moved)
+    moved = 0 if len(parts) == 1 else 2 * sum(part.nbytes for part in parts)
+    return Cost(activation_bytes=moved, executed_bytes=moved)
 
 
 @op(join_cost, layered=True)

@@ -8,8 +8,9 @@ from .op import Cost, keep, op
 
 def gate_cost(opening: Array, content: Array) -> Cost:
     """Clamp, negate, exponential, add, divide, multiply per element."""
-    flops = 6 * opening.size
-    return Cost(flops, flops, activation_bytes=3 * float32_bytes(*opening.shape))
+    flops, whole = 6 * opening.size, float32_bytes(*opening.shape)
+    # Six calls, each result written; four read one operand, two read two.
+    return Cost(flops, flops, activation_bytes=3 * whole, executed_bytes=14 * whole)
 
 
 @op(gate_cost, layered=True)

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import attention, mlp  # noqa: F401  (importing a file registers its ops)
-from .batch import Batch, Segment, check_segments, lay_out
+from .batch import Batch, Segment, lay_out
 from .chat import ChatTemplate
-from .checks import check_ids, check_whole_number
+from .checks import check_ids, check_segments, check_whole_number
 from .config import ModelConfig
 from .errors import ContextError, TemplateError, TokenizerError
 from .kv_cache import KVCache

@@ -16,19 +16,21 @@ no arithmetic itself: its first argument is the table `ops` instead of `xp`.
 At a first reading the registry (`op`, `keep`) is enough; come back for twins, taps and costs.
 """
 
-import inspect
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, NamedTuple
 
 from .errors import OpError
-from .op_signature import Signature, read_signature
+from .op_signature import Signature, check_tap, op_of, read_signature
 
-# Read once per pass: a recording sees the passes of its own thread only.
+# Read once per pass: a recording sees the passes of its own thread only. What the core asks of it:
+#   per_op, opens_groups  watch every op, not the pass alone; run groups op by op
+#   run(watched, path, args, kwargs)        run one op and note it
+#   open_step(request, phase, position, clock), close_step(clock) -> receipt
 RECORDING: ContextVar[Any] = ContextVar("recording", default=None)
 REGISTRY: dict[str, "Op"] = {}
-TWINS: dict[tuple[str, str, str], Callable] = {}  # (op, backend, kernels) -> a faster equal
+TWINS: dict[tuple[str, str, str], "Twin"] = {}  # (op, backend, kernels) -> a faster equal
 
 # Which twins a choice of kernels prefers, best first; what has no twin runs its reference.
 PREFERENCE = {
@@ -41,10 +43,12 @@ PREFERENCE = {
 
 
 class Cost(NamedTuple):
-    """What an op requires, in whole numbers: FLOPs, and bytes that have to move once.
+    """What an op costs, in whole numbers: what it requires, and what our code executes.
 
     A multiply-add is 2 FLOPs; a ufunc 1 per element it writes, a reduction 1 per element it reads;
-    moving, comparing and widening are 0. `executed_flops` adds what is computed and then hidden.
+    moving, comparing and widening are 0. Required bytes move once: weights as stored, KV, inputs
+    and results. Executed are all pairs, hidden ones too, and the operands and results of every
+    array call, temporaries and copies with them.
     """
 
     flops: int = 0
@@ -53,9 +57,19 @@ class Cost(NamedTuple):
     kv_bytes_read: int = 0
     kv_bytes_written: int = 0
     activation_bytes: int = 0
+    executed_bytes: int = 0
 
     def __add__(self, other: tuple) -> "Cost":
         return Cost(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+    def __mul__(self, times: int) -> "Cost":
+        return Cost(*(times * mine for mine in self))
+
+    @property
+    def required_bytes(self) -> int:
+        """Bytes that have to move, each once."""
+        kv = self.kv_bytes_read + self.kv_bytes_written
+        return self.weight_bytes + kv + self.activation_bytes
 
 
 class Op(NamedTuple):
@@ -69,6 +83,18 @@ class Op(NamedTuple):
     scope: str | None  # the name of the argument that counts layers, for a group that is one
     layered: bool  # it runs inside a layer
     signature: Signature
+
+    @property
+    def is_pass(self) -> bool:
+        """The group that is a whole pass."""
+        return self.group and not self.layered
+
+
+class Twin(NamedTuple):
+    """A faster equal of an op, and what it costs where its executed column differs."""
+
+    function: Callable
+    cost: Callable[..., Cost] | None
 
 
 def op(
@@ -90,11 +116,21 @@ def op(
     return register
 
 
-def twin(name: str, backend: str, kernels: str) -> Callable[[Callable], Callable]:
-    """Register a function as a faster equal of an op, for one backend and one kind of kernels."""
+def twin(
+    name: str, backend: str, kernels: str, cost: Callable[..., Cost] | None = None
+) -> Callable[[Callable], Callable]:
+    """Register a function as a faster equal of an op, for one backend and one kind of kernels.
+
+    Without a `cost` the required one of the op is counted, and what it executes is unknown. A
+    twin of a group needs one: the ops that would have been counted do not run.
+    """
+    if name not in REGISTRY:
+        raise OpError(f"a twin of {name!r}, which is no op; ops: {', '.join(REGISTRY)}")
+    if REGISTRY[name].group and cost is None:
+        raise OpError(f"the twin of the group {name} needs cost=, or it would count as nothing")
 
     def register(function: Callable) -> Callable:
-        TWINS[name, backend, kernels] = function
+        TWINS[name, backend, kernels] = Twin(function, cost)
         return function
 
     return register
@@ -117,29 +153,34 @@ class Ops:
         recording: Any = None,
     ) -> None:
         self.xp = backend.xp
-        watched = recording is not None or bool(hooks)
+        per_op = bool(hooks) or getattr(recording, "per_op", False)
         # A group's twin hides its ops: open it when someone looks inside.
-        self.open_groups = bool(swaps or hooks) or getattr(recording, "time", None) == "op"
+        self.open_groups = bool(swaps or hooks) or getattr(recording, "opens_groups", False)
         self.path: list[str] = []  # the scopes now open; used only when watched
+        self.kinds: dict[str, str] = {}  # op -> "reference", "numpy", ... or "swapped"
         for spec in REGISTRY.values():
-            function = swaps.get(spec.name)
-            swapped = function is not None
-            if function is None:
-                function = self._choose(spec, backend.name, kernels)
+            kind, function, cost = self._choose(spec, backend.name, kernels)
+            if spec.name in swaps:
+                kind, function, cost = "swapped", swaps[spec.name], spec.cost
             if any(op_of(name) == spec.name for name in hooks):
-                function = function if swapped else spec.reference  # a twin has nothing to show
-                _check_tap(spec, function, hooks)
+                if kind != "swapped":  # a twin has nothing to show
+                    kind, function, cost = "reference", spec.reference, spec.cost
+                check_tap(spec.name, function, hooks)
+            self.kinds[spec.name] = kind
             call = partial(function, self if spec.group else self.xp)
-            if watched:
-                call = Watched(spec, call, self, backend, hooks, recording, swapped)
+            told = recording if spec.is_pass or getattr(recording, "per_op", False) else None
+            if per_op or told is not None:
+                call = Watched(spec, call, self, backend, hooks, told, kind, cost)
             setattr(self, spec.name, call)
 
-    def _choose(self, spec: Op, backend: str, kernels: str) -> Callable:
+    def _choose(
+        self, spec: Op, backend: str, kernels: str
+    ) -> tuple[str, Callable, Callable[..., Cost] | None]:
         if not (spec.group and self.open_groups):
             for kind in PREFERENCE[kernels]:
                 if (spec.name, backend, kind) in TWINS:
-                    return TWINS[spec.name, backend, kind]
-        return spec.reference
+                    return kind, *TWINS[spec.name, backend, kind]
+        return "reference", spec.reference, spec.cost
 
 
 class Watched:
@@ -153,10 +194,11 @@ class Watched:
         backend: Any,
         hooks: dict[str, list[Callable]],
         recording: Any,
-        swapped: bool,
+        kind: str,
+        cost: Callable[..., Cost] | None,
     ) -> None:
         self.spec, self.call, self.ops, self.backend = spec, call, ops, backend
-        self.recording, self.swapped = recording, swapped
+        self.recording, self.kind, self.cost = recording, kind, cost
         self.hooks = {name: found for name, found in hooks.items() if op_of(name) == spec.name}
         self.opened = spec.group and call.func is spec.reference
 
@@ -182,22 +224,3 @@ class Watched:
         for function in self.hooks.get(f"{path}.{name}", ()):
             function(self.backend.copy_to_host(value))
         return value
-
-
-def op_of(hook_name: str) -> str:
-    """The op a hook looks into: "layers.3.attention.weights" -> "attention"."""
-    return hook_name.split(".")[-2]
-
-
-def _check_tap(spec: Op, function: Callable, hooks: dict[str, list[Callable]]) -> None:
-    try:
-        taken = inspect.signature(function).parameters
-    except ValueError:  # a builtin tells nothing of its arguments
-        taken = {}
-    if "tap" in taken:
-        return
-    names = [name for name in hooks if op_of(name) == spec.name]
-    raise OpError(
-        f"the hook {names[0]} cannot see into the swapped {spec.name}: give that function a "
-        "keyword argument tap=keep and pass the intermediate through tap(name, value)"
-    )

@@ -1,4 +1,4 @@
-"""The shapes an op's docstring states, read and held against the arrays of a watched run.
+"""What a watched op must keep to: the shapes its docstring states, and the taps its hooks need.
 
 `x (T, D), weight (O, D) -> (T, O)` binds T, D and O at the first array that shows them and compares
 from there on. A size may be a name, a number, a product `T*G` or a quotient `E/2`.
@@ -86,3 +86,23 @@ def _size(dim: str, found: int, sizes: dict[str, int]) -> int:
         divisor = _size(right, found, sizes)
         return _size(left, found * divisor, sizes) // divisor
     return _size(left, found, sizes) * _size(right, found, sizes)
+
+
+def op_of(hook_name: str) -> str:
+    """The op a hook looks into: "layers.3.attention.weights" -> "attention"."""
+    return hook_name.split(".")[-2]
+
+
+def check_tap(op: str, function: Callable, hooks: dict[str, list[Callable]]) -> None:
+    """Raise OpError when a swapped op has no tap through which its hook could look."""
+    try:
+        taken = inspect.signature(function).parameters
+    except ValueError:  # a builtin tells nothing of its arguments
+        taken = {}
+    if "tap" in taken:
+        return
+    names = [name for name in hooks if op_of(name) == op]
+    raise OpError(
+        f"the hook {names[0]} cannot see into the swapped {op}: give that function a "
+        "keyword argument tap=keep and pass the intermediate through tap(name, value)"
+    )

@@ -41,9 +41,13 @@ def _llama3(xp: Any, rope: RopeConfig, rates: Array) -> Array:
 
 def rotation_cost(positions: Array, inverse: Array) -> Cost:
     """One product, one cosine, one sine per angle."""
-    angles = len(positions) * len(inverse)
-    moved = float32_bytes(len(positions)) + float32_bytes(len(inverse)) + 2 * 4 * angles
-    return Cost(3 * angles, 3 * angles, activation_bytes=moved)
+    T, half = len(positions), len(inverse)
+    flops = 3 * T * half
+    moved = positions.nbytes + float32_bytes(half)
+    # Positions become floats, their products are written, read twice, and two results written.
+    executed = moved + 2 * float32_bytes(T) + 5 * float32_bytes(T, half)
+    moved += 2 * float32_bytes(T, half)
+    return Cost(flops, flops, activation_bytes=moved, executed_bytes=executed)
 
 
 @op(rotation_cost)
@@ -56,8 +60,10 @@ def rotation(xp: Any, positions: Array, inverse: Array) -> tuple[Array, Array]:
 def rope_cost(heads: Array, cos: Array, sin: Array) -> Cost:
     """Two products and a sum for each element."""
     flops = 3 * heads.size
-    moved = 2 * float32_bytes(*heads.shape) + 2 * float32_bytes(*cos.shape)
-    return Cost(flops, flops, activation_bytes=moved)
+    whole, angles = float32_bytes(*heads.shape), 2 * float32_bytes(*cos.shape)
+    # Four products of a half, two sums, two halves put in place: nine times the whole.
+    executed = 9 * whole + 2 * angles
+    return Cost(flops, flops, activation_bytes=2 * whole + angles, executed_bytes=executed)
 
 
 @op(rope_cost, layered=True)

@@ -6,7 +6,7 @@ from tiny_model import tiny_model
 
 import minifer
 from minifer.errors import DeviceError, OpError
-from minifer.op import REGISTRY, TWINS, twin
+from minifer.op import REGISTRY, TWINS, Cost, twin
 
 IDS = [5, 17, 200, 33, 5, 8]
 LINEAR = REGISTRY["linear"].reference
@@ -24,8 +24,8 @@ def test_unwatched_an_op_is_the_function_itself(model):
     ops = model.table.bind()
     for name, spec in REGISTRY.items():
         function = getattr(ops, name)
-        expected = TWINS.get((name, "numpy", "numpy"), spec.reference)
-        assert function.func is expected
+        fast = TWINS.get((name, "numpy", "numpy"))
+        assert function.func is (fast.function if fast else spec.reference)
         assert function.args[0] is (ops if spec.group else np)
     assert model.table.bind() is ops, "an unwatched table is built once"
 
@@ -55,7 +55,7 @@ def test_a_twin_runs_when_the_kernels_ask_for_it():
 def test_a_group_twin_is_opened_when_somebody_looks_inside(model):
     calls = []
 
-    @twin("mlp", backend="numpy", kernels="numpy")
+    @twin("mlp", backend="numpy", kernels="numpy", cost=lambda layer, x: Cost(flops=x.size))
     def counted_mlp(ops, layer, x):
         calls.append(1)
         return REGISTRY["mlp"].reference(ops, layer, x)
@@ -71,6 +71,11 @@ def test_a_group_twin_is_opened_when_somebody_looks_inside(model):
         assert calls
         assert used()
         assert used(time="step")
+        with minifer.record() as recording:
+            model.forward(IDS)
+        rows = [row for row in recording.rows if row.scope == ("layers.0",)]
+        assert [row.op for row in rows].count("linear") == 4, "the twin's own ops are not counted"
+        assert [row.cost.flops for row in rows if row.op == "mlp"] == [len(IDS) * 32]
         assert not used(time="op")
         calls.clear()
         with model.swap(gate=REGISTRY["gate"].reference):
@@ -252,3 +257,10 @@ def test_a_watched_run_catches_a_shape_that_is_not_as_stated(model):
 def test_every_op_states_its_shapes():
     silent = {name for name, spec in REGISTRY.items() if not spec.signature.shapes}
     assert silent <= {"join", "transformer"}, "their arguments are lists or objects"
+
+
+def test_a_twin_of_nothing_or_of_a_group_without_cost_is_refused():
+    with pytest.raises(OpError, match="a twin of 'lineer', which is no op; ops: .*linear"):
+        twin("lineer", backend="numpy", kernels="numpy")
+    with pytest.raises(OpError, match="the twin of the group block needs cost="):
+        twin("block", backend="numpy", kernels="numpy")

@@ -1,21 +1,58 @@
-"""A recording: what every op of a pass requires and, when asked, how long it took."""
+"""A recording: what every op of a pass costs and, when asked, how long it took.
+
+    None     counts every op; no clock is read
+    "step"   reads the clock once per pass and step; costs come from the closed formulas of
+             passes.py, so that no op is watched
+    "op"     reads it around every op and opens the groups
+
+Logits stay the same bit for bit, unless "op" opens a group that a twin would have run whole.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import MiniferError
 from ..op import RECORDING, Cost, Watched
+from .passes import Stored, pass_costs, stored_by
 
 
 class Row(NamedTuple):
-    """One call of one op."""
+    """One call of one op; in step mode all its calls in one pass."""
 
+    request: int  # which call of generate; 0 for a pass outside of any
     scope: tuple[str, ...]  # phase and step, then layer
     op: str
-    cost: Cost
-    seconds: float | None  # None unless each op is timed
-    swapped: bool  # somebody's function: its cost is the reference's, unproven
+    kind: str  # whose function ran: "reference", "numpy", ... or "swapped"
+    calls: int
+    cost: Cost | None  # of a swap the reference's; None where nobody can say
+    executed_known: bool  # whether the executed columns are those of what ran
+    begin: float | None  # the clock, where it was read
+    seconds: float | None
+
+    @property
+    def swapped(self) -> bool:
+        """Somebody's function: its cost is the reference's, unproven."""
+        return self.kind == "swapped"
+
+
+class Span(NamedTuple):
+    """A stretch of time that holds others: a step, a pass, a layer, a group."""
+
+    request: int
+    scope: tuple[str, ...]
+    name: str
+    begin: float
+    seconds: float
+
+
+class KVBytes(NamedTuple):
+    """Bytes of keys and values a request holds after a pass."""
+
+    request: int
+    clock: float
+    count: int
 
 
 class Receipt(NamedTuple):
@@ -38,97 +75,142 @@ class Recording:
         if time not in (None, "step", "op"):
             raise MiniferError(f"record(time={time!r}); allowed are None, 'step' and 'op'")
         self.time = time
+        self.per_op, self.opens_groups = time != "step", time == "op"
         self.rows: list[Row] = []
+        self.spans: list[Span] = []  # in the order in which they ended
         self.steps: list[Receipt] = []
+        self.kv_bytes: list[KVBytes] = []
         self.opened: set[str] = set()  # groups whose ops were looked into
+        self.swapped: set[str] = set()  # ops and groups somebody's function stood in for
+        self.backend: Any = None  # of the last pass
+        self._requests: list[Any] = []
+        self._stored: dict[int, tuple[Any, Stored]] = {}
         self._step: tuple[str, ...] = ()
+        self._request = 0
+        self._inside = False
         self._begin: tuple[int, float] = (0, 0.0)
 
     def run(self, watched: Watched, path: list[str], args: tuple, kwargs: dict) -> Any:
         """Run one op for the table and note what it took."""
-        spec, clock = watched.spec, watched.backend.clock
-        begin = clock() if self.time == "op" else 0.0
-        result = watched.call(*args, **kwargs)
-        seconds = clock() - begin if self.time == "op" else None
-        if watched.opened:
+        spec, clock, seconds, begin = watched.spec, watched.backend.clock, None, None
+        if self._inside:  # a group's twin that calls ops: its own cost stands for all of them
+            return watched.call(*args, **kwargs)
+        self._inside = spec.group and watched.kind not in ("reference", "swapped")
+        if self.time == "op" or (self.time == "step" and spec.is_pass):
+            begin = clock()
+        try:
+            result = watched.call(*args, **kwargs)
+        finally:
+            self._inside = False
+        if begin is not None:
+            seconds = clock() - begin
+        scope = (*self._step, *path)
+        if seconds is not None and (spec.group or not self.per_op):
+            self.spans.append(Span(self._request, scope, spec.name, begin, seconds))
+        if spec.is_pass:
+            self._note_pass(watched, args, scope)
+        if watched.opened and self.per_op:
             self.opened.add(spec.name)  # its ops have noted themselves
-            return result
-        shown = {name: value for name, value in kwargs.items() if name != "tap"}
-        cost = spec.cost(*args, **shown) if spec.cost else Cost()
-        row = Row((*self._step, *path), spec.name, cost, seconds, watched.swapped)
-        self.rows.append(row)
+        elif self.per_op:
+            shown = {name: value for name, value in kwargs.items() if name != "tap"}
+            counts = watched.cost or spec.cost
+            cost = counts(*args, **shown) if counts else None
+            known = watched.cost is not None and watched.kind != "swapped"
+            self.rows.append(
+                Row(
+                    self._request, scope, spec.name, watched.kind, 1, cost, known, begin, seconds
+                )
+            )  # fmt: skip
         return result
 
-    def open_step(self, phase: str, position: int, clock: Any) -> None:
-        """Begin the passes of one token."""
+    def _note_pass(self, watched: Watched, args: tuple, scope: tuple[str, ...]) -> None:
+        """What only the pass knows: its swaps, its caches and, in step mode, all its costs."""
+        model, batch, all_rows = args
+        kinds = watched.ops.kinds
+        self.backend = watched.backend
+        self.swapped |= {name for name, kind in kinds.items() if kind == "swapped"}
+        if self.time is not None:
+            end = self.spans[-1].begin + self.spans[-1].seconds
+            held = sum(
+                cache.bytes_per_token * (cache.length + part.stop - part.start)
+                for part, cache in zip(batch.rows, batch.caches, strict=True)
+            )
+            self.kv_bytes.append(KVBytes(self._request, end, held))
+        if self.per_op:
+            return
+        segments = [
+            (part.stop - part.start, cache.length)
+            for part, cache in zip(batch.rows, batch.caches, strict=True)
+        ]
+        _, stored = self._stored.setdefault(id(model), (model, stored_by(model)))
+        for name, (calls, cost) in pass_costs(model.config, segments, stored, all_rows).items():
+            kind = kinds[name]
+            known = kind == "reference"
+            self.rows.append(Row(self._request, scope, name, kind, calls, cost, known, None, None))
+
+    def open_step(self, request: Any, phase: str, position: int, clock: Any) -> None:
+        """Begin the passes of one token of one call of generate."""
+        if not any(known is request for known in self._requests):
+            self._requests.append(request)
+        self._request = 1 + next(i for i, r in enumerate(self._requests) if r is request)
         self._step = (phase, f"position {position}")
         self._begin = (len(self.rows), clock() if self.time else 0.0)
 
     def close_step(self, clock: Any) -> Receipt:
         """End them -> their receipt."""
         first, begin = self._begin
-        receipt = _receipt(self.rows[first:], clock() - begin if self.time else None)
+        seconds = clock() - begin if self.time else None
+        receipt = _receipt(self.rows[first:], seconds)
         self.steps.append(receipt)
-        self._step = ()
+        if seconds is not None:
+            phase, position = self._step
+            self.spans.append(Span(self._request, (phase,), position, begin, seconds))
+        self._step, self._request = (), 0
         return receipt
 
     def receipt(self) -> Receipt:
-        """Everything recorded, added up; seconds are those of the steps, when timed."""
-        seconds = [step.seconds for step in self.steps if step.seconds is not None]
+        """Everything recorded, added up; seconds are those of the steps and of other passes."""
+        passes = [s.seconds for s in self.spans if s.name == "transformer" and not s.request]
+        seconds = [step.seconds for step in self.steps if step.seconds is not None] + passes
         return _receipt(self.rows, sum(seconds) if seconds else None)
 
     def by_op(self) -> dict[str, dict[str, Any]]:
-        """op -> calls, required costs, seconds, whether a swap was in its place."""
-        found: dict[str, dict[str, Any]] = {}
-        for row in self.rows:
-            entry = found.setdefault(
-                row.op, {"calls": 0, "cost": Cost(), "seconds": None, "swapped": False}
-            )
-            entry["calls"] += 1
-            entry["cost"] += row.cost
-            entry["swapped"] |= row.swapped
-            if row.seconds is not None:
-                entry["seconds"] = (entry["seconds"] or 0.0) + row.seconds
-        return found
+        """op -> calls, cost, seconds, whether a swap was in its place, what is known of it."""
+        from .report import by_op
+
+        return by_op(self)
 
     def to_json(self) -> dict[str, Any]:
         """The recording as plain data: per op and in all."""
-        ops = {
-            name: {**entry["cost"]._asdict(), **{k: v for k, v in entry.items() if k != "cost"}}
-            for name, entry in self.by_op().items()
-        }
-        total = self.receipt()._asdict()
-        return {"time": self.time, "opened": sorted(self.opened), "total": total, "ops": ops}
+        from .report import to_json
+
+        return to_json(self)
 
     def table(self) -> str:
-        """Required costs per op, 78 columns wide."""
-        head = ("op", "calls", "MFLOP", "weight MB", "KV MB", "act. MB", "ms")
-        lines = [("{:<12}" + "{:>8}" + "{:>11}" * 5).format(*head)]
-        for name, entry in self.by_op().items():
-            cost = entry["cost"]
-            kv_bytes = cost.kv_bytes_read + cost.kv_bytes_written
-            figures = (cost.flops, cost.weight_bytes, kv_bytes, cost.activation_bytes)
-            cells = "".join(f"{figure / 1e6:>11.3f}" for figure in figures)
-            spent = "-" if entry["seconds"] is None else f"{1e3 * entry['seconds']:.2f}"
-            mark = "*" if entry["swapped"] else ""
-            lines.append(f"{name + mark:<12}{entry['calls']:>8}{cells}{spent:>11}")
-        if any(entry["swapped"] for entry in self.by_op().values()):
-            lines.append("* swapped: the cost shown is the reference's, not proven for this one")
-        return "\n".join(lines)
+        """Required and executed costs per op, 80 columns wide, and what watching took."""
+        from .report import table
+
+        return table(self)
+
+    def perfetto(self, path: str | Path) -> None:
+        """Write the times as a trace for ui.perfetto.dev. Raises MiniferError without times."""
+        from .perfetto import write_trace
+
+        write_trace(self, Path(path))
 
 
 def _receipt(rows: list[Row], seconds: float | None) -> Receipt:
     total = Cost()
     for row in rows:
-        total += row.cost
+        if row.cost is not None:
+            total += row.cost
     moved = total.weight_bytes + total.kv_bytes_read + total.kv_bytes_written
-    intensity = total.flops / moved if moved else None
     return Receipt(
         total.weight_bytes,
         total.kv_bytes_read,
         total.kv_bytes_written,
         total.flops,
-        intensity,
+        total.flops / moved if moved else None,
         seconds,
     )
 
@@ -137,7 +219,8 @@ def _receipt(rows: list[Row], seconds: float | None) -> Receipt:
 def record(time: str | None = None) -> Iterator[Recording]:
     """`with minifer.record(time="op") as recording:` watches every pass of this thread.
 
-    time: None counts only, "step" reads the clock once per token, "op" once per op.
+    time: None counts every op, "step" reads the clock once per token and watches no op, "op" reads
+    it once per op.
     """
     recording = Recording(time)
     token = RECORDING.set(recording)

@@ -1,0 +1,325 @@
+"""What the cost functions say equals what NumPy was asked to do, op by op, to the integer."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_model import tiny_model
+
+import minifer
+from minifer.errors import OpError
+from minifer.observe.counting import count, distinct_bytes
+from minifer.observe.counting_array import Counted
+from minifer.op import REGISTRY, TWINS, Cost, twin
+
+IDS = list(range(10, 21))
+PASSES = {  # name -> [(new tokens, tokens in the cache)]
+    "prefill": [(11, 0)],
+    "chunk": [(5, 4)],
+    "decode": [(1, 9)],
+    "first token": [(1, 0)],
+    "two segments": [(3, 0), (1, 6)],
+    "ragged batch": [(1, 7), (4, 0), (1, 1), (2, 3)],
+    "decode batch": [(1, 5), (1, 2)],
+}
+ODD = {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 6, "hidden_size": 20}
+
+
+def run(model, shape, all_rows=False):
+    """-> (logits counted, logits plain, counter) of one pass of these segments."""
+    found = []
+    for counted in (True, False):
+        segments = []
+        for new, cached in shape:
+            cache = model.new_cache(24)
+            if cached:
+                model.forward(list(range(40, 40 + cached)), cache)
+            segments.append(minifer.Segment(list(range(20, 20 + new)), cache))
+        if counted:
+            with count() as counter:
+                found.append(model.step(segments, all_rows))
+        else:
+            found.append(model.step(segments, all_rows))
+    return (*found, counter)
+
+
+def say(rows):
+    return "\n".join(
+        f"{row.op} {row.scope}: {row.differs}\n says {row.cost}\n seen {row.seen}"
+        for row in rows[:5]
+    )
+
+
+@pytest.mark.parametrize("all_rows", [False, True])
+@pytest.mark.parametrize("kernels", ["reference", "numpy"])
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+@pytest.mark.parametrize("shape", PASSES.values(), ids=PASSES)
+def test_every_op_costs_what_is_counted(shape, dtype, kernels, all_rows):
+    model = tiny_model(dtype=dtype)
+    before, model.table.kernels = model.table.kernels, kernels
+    try:
+        counted, plain, counter = run(model, shape, all_rows)
+    finally:
+        model.table.kernels = before
+    assert not counter.disagreements(), say(counter.disagreements())
+    assert counted.dtype == plain.dtype and type(counted) is np.ndarray
+    np.testing.assert_array_equal(counted, plain)  # bit for bit
+    assert {row.op for row in counter.rows} == {
+        name for name, spec in REGISTRY.items() if not spec.group
+    } - ({"select"} if all_rows else set())
+    # Groups only pass on: between the ops nothing is computed and nothing is moved.
+    assert (counter.outside.calls, counter.outside.executed_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("dtype", ["F32", "BF16"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"attention_bias": True, "mlp_bias": True},
+        {"tie_word_embeddings": True},
+        {**ODD},
+        {**ODD, "num_key_value_heads": 3},
+        {"num_hidden_layers": 1, "num_key_value_heads": 4, "mlp_bias": True},
+    ],
+    ids=str,
+)
+def test_other_shapes_biases_and_heads(config, dtype):
+    for shape in PASSES.values():
+        _, _, counter = run(tiny_model(dtype=dtype, **config), shape)
+        assert not counter.disagreements(), say(counter.disagreements())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shape=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=4),
+    dtype=st.sampled_from(["F32", "F16", "BF16"]),
+    all_rows=st.booleans(),
+)
+def test_any_segments(shape, dtype, all_rows):
+    _, _, counter = run(tiny_model(dtype=dtype), shape, all_rows)
+    assert not counter.disagreements(), say(counter.disagreements())
+
+
+def test_a_matrix_widened_in_several_blocks():
+    """The twin's loop: a block too few or one more would show in the executed bytes."""
+    from minifer.backend import numpy_twins
+
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3, 64)).astype(np.float32)
+    weight = rng.integers(0x3C00, 0x4000, (9000, 64)).astype(np.uint16)  # about one
+    bias = rng.integers(0x3C00, 0x4000, 9000).astype(np.uint16)
+    for given_bias in (None, bias):
+        counter = counted_op(numpy_twins.linear_in_blocks, "numpy", x, weight, given_bias)
+        assert numpy_twins.block_rows(weight) < len(weight)
+        assert not counter.disagreements(), say(counter.disagreements())
+
+
+def counted_op(function, kind, *args):
+    """One op alone, on counting arrays; the weights count as weights."""
+    from functools import partial
+
+    from minifer.backend.on_numpy import NumpyBackend
+    from minifer.op import Watched
+
+    spec = REGISTRY["linear"]
+    cost = TWINS["linear", "numpy", "numpy"].cost if kind == "numpy" else spec.cost
+    with count() as counter:
+        watched = Watched(
+            spec, partial(function, np), FakeOps(), NumpyBackend(), {}, counter, kind, cost
+        )
+        for array in args[1:]:
+            if array is not None:
+                counter._roles[id(array)] = "weights"
+        watched(*args)
+    return counter
+
+
+class FakeOps:
+    def __init__(self):
+        self.path = []
+
+
+def test_visible_pairs_are_those_with_a_weight():
+    """Required FLOPs leave out hidden pairs: counted here from the weights themselves."""
+    model, seen = tiny_model(), []
+    c = model.config
+    H, E = c.num_attention_heads, c.head_dim
+    for cached, new in ((0, 11), (4, 5), (9, 1)):
+        cache = model.new_cache(24)
+        if cached:
+            model.forward(IDS[:cached], cache)
+        seen.clear()
+        with model.hook("layers.1.attention.weights", seen.append), minifer.record() as recording:
+            model.forward(IDS[:new], cache)
+        row = next(r for r in recording.rows if (r.op, r.scope) == ("attention", ("layers.1",)))
+        visible, every = np.count_nonzero(seen[0]), seen[0].size
+        rows = 2 * new * H + new * H * E
+        assert row.cost.flops == (4 * E + 5) * visible + rows
+        assert row.cost.executed_flops == (4 * E + 5) * every + rows
+
+
+def test_a_swapped_op_is_counted_as_it_is():
+    """The reference's cost beside what somebody's function really does."""
+    model = tiny_model()
+
+    def wasteful(xp, x, update):
+        return x + update * xp.ones(update.shape, dtype=xp.float32)
+
+    with model.swap(residual=wasteful), count() as counter:
+        model.forward(IDS)
+    wrong = counter.disagreements()
+    assert {(row.op, row.kind) for row in wrong} == {("residual", "swapped")}
+    assert len(wrong) == 2 * model.config.num_hidden_layers
+    size = len(IDS) * model.config.hidden_size
+    assert (wrong[0].seen.executed_flops, wrong[0].cost.executed_flops) == (2 * size, size)
+    assert set(wrong[0].differs) == {"executed_flops", "executed_bytes"}
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("ndarray.dot", lambda xp, x, u: x.dot(u.T)),
+        ("ndarray.fill", lambda xp, x, u: u.fill(0)),
+        ("ndarray.argmax", lambda xp, x, u: x.argmax()),
+        ("ndarray.sort", lambda xp, x, u: x.sort()),
+        ("ndarray.item", lambda xp, x, u: x[:1, 0].item()),
+        ("ndarray.tolist", lambda xp, x, u: x.tolist()),
+        ("ndarray.__float__", lambda xp, x, u: float(x.sum())),
+        ("ndarray.cumsum", lambda xp, x, u: x.cumsum()),
+        ("numpy.argsort", lambda xp, x, u: xp.argsort(x)),
+        ("numpy.tril", lambda xp, x, u: xp.tril(x)),
+        ("numpy.linalg|numpy.norm", lambda xp, x, u: xp.linalg.norm(x)),
+        ("numpy.erf|numpy.spacing", lambda xp, x, u: xp.spacing(x)),
+        ("numpy.add.accumulate", lambda xp, x, u: xp.add.accumulate(x)),
+        ("numpy.add.outer", lambda xp, x, u: xp.add.outer(x, u)),
+        ("numpy.add.__call__ with where", lambda xp, x, u: xp.add(x, u, where=x > 0)),
+        ("one element", lambda xp, x, u: x[0, 0]),
+        ("a mask", lambda xp, x, u: x[x > 0]),
+        ("rows picked", lambda xp, x, u: x.__setitem__([0, 1], 0)),
+        ("einsum of more", lambda xp, x, u: xp.einsum("ij,ij,ij->ij", x, u, u)),
+        ("einsum without", lambda xp, x, u: xp.einsum("ij,ij", x, u)),
+    ],
+)
+def test_what_no_protocol_shows_is_refused(name, function):
+    model = tiny_model()
+    pattern = "|".join(f"does not know .*{part}" for part in name.split("|"))
+    with model.swap(residual=function), count(), pytest.raises(OpError, match=pattern):
+        model.forward(IDS)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda xp, x, u: np.asarray(x + u),
+        lambda xp, x, u: np.array(x + u),
+        lambda xp, x, u: np.ascontiguousarray(x),
+    ],
+)
+def test_an_array_that_escapes_is_noticed(function):
+    model = tiny_model()
+    with model.swap(residual=function), count(), pytest.raises(OpError, match="escaped the count"):
+        model.forward(IDS)
+
+
+@pytest.mark.parametrize(
+    ("function", "flops", "calls"),
+    [  # per element of a (T, D); E elements of a row of T
+        (lambda xp, x, u: x + u, 1, 1),
+        (lambda xp, x, u: xp.sqrt(xp.abs(x)) - u, 3, 3),
+        (lambda xp, x, u: xp.where(x > u, x, u), 0, 2),
+        (lambda xp, x, u: (x.T.reshape(-1)[: x.size]).reshape(x.shape), 0, 1),
+        (lambda xp, x, u: xp.einsum("td,td->td", x, u), 2, 1),
+        (lambda xp, x, u: x.copy(), 0, 1),
+        (lambda xp, x, u: xp.concatenate([x[:3], u[3:]]), 0, 1),
+        (lambda xp, x, u: xp.zeros_like(x) + u, 1, 1),
+        (lambda xp, x, u: xp.broadcast_to(xp.swapaxes(x, 0, 0), x.shape) * 2, 1, 1),
+        (lambda xp, x, u: xp.clip(x, -1, 1), 1, 1),
+        (lambda xp, x, u: x.astype(xp.float64).astype(xp.float32), 0, 2),
+    ],
+)
+def test_what_is_known_is_counted(function, flops, calls):
+    model = tiny_model()
+    with model.swap(residual=function), count() as counter:
+        model.forward(IDS)
+    rows = [row for row in counter.rows if row.op == "residual"]
+    size = len(IDS) * model.config.hidden_size
+    assert {row.seen.executed_flops for row in rows} == {flops * size}
+    assert {row.calls for row in rows} == {calls}
+
+
+def test_reductions_count_what_they_read():
+    model = tiny_model()
+    T, D = len(IDS), model.config.hidden_size
+
+    def centred(xp, x, update):
+        return x - xp.mean(x, axis=-1, keepdims=True)  # T*D to add, T to divide, T*D to subtract
+
+    with model.swap(residual=centred), count() as counter:
+        model.forward(IDS)
+    row = next(row for row in counter.rows if row.op == "residual")
+    assert row.seen.executed_flops == 2 * T * D + T
+    # Sum: whole in, column out; divide: both columns; subtract: whole and column in, whole out.
+    assert row.seen.executed_bytes == 4 * (T * D + T + 2 * T + 2 * T * D + T)
+
+
+def test_compiled_kernels_cannot_be_counted():
+    @twin("residual", backend="numpy", kernels="numba", cost=lambda x, update: Cost())
+    def compiled(xp, x, update):
+        return x + update
+
+    model = tiny_model(seed=4)
+    model.table.kernels = "numba"
+    try:
+        with count(), pytest.raises(OpError, match='ran as numba on numpy; .*kernels="reference"'):
+            model.forward(IDS)
+    finally:
+        del TWINS["residual", "numpy", "numba"]
+        model.table.kernels = "auto"
+
+
+def test_generate_under_a_count_gives_the_same_steps():
+    model = tiny_model()
+    expected = [step[:6] for step in minifer.generate(model, IDS, max_tokens=4, ignore_eos=True)]
+    with count() as counter:
+        found = list(minifer.generate(model, IDS, max_tokens=4, ignore_eos=True))
+    assert [step[:6] for step in found] == expected
+    assert all(step.receipt is None for step in found)
+    scopes = {row.scope for row in counter.rows if row.op == "attention"}
+    assert ("decode", "position 12", "layers.2") in scopes
+    assert not counter.disagreements()
+
+
+def test_every_call_is_told_as_it_happens():
+    told = []
+    model = tiny_model()
+    with count(lambda *figures: told.append(figures)) as counter:
+        model.forward(IDS)
+    whole = sum((row.seen for row in counter.rows), Cost())
+    assert sum(flops for flops, _, _ in told) == whole.executed_flops
+    assert sum(read + written for _, read, written in told) == whole.executed_bytes
+
+
+def test_nothing_of_a_count_stays_behind():
+    model = tiny_model()
+    with count() as counter:
+        logits = model.forward(IDS)
+    assert type(logits) is np.ndarray and not isinstance(logits, Counted)
+    del logits
+    assert counter.live_bytes == 0, "every array the pass made is gone"
+    assert not any(isinstance(w, Counted) for layer in model.layers for w in layer)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(1, 4), st.integers(1, 4)),
+        min_size=1, max_size=5,
+    )
+)  # fmt: skip
+def test_distinct_bytes_is_the_size_of_the_union(rectangles):
+    base = np.zeros((10, 10), np.float32)
+    touched, regions = np.zeros((10, 10), bool), set()
+    for row, column, height, width in rectangles:
+        view = base[row : row + height, column : column + width]
+        touched[row : row + height, column : column + width] = True
+        regions.add((view.ctypes.data, view.shape, view.strides, 4))
+    assert distinct_bytes(regions) == 4 * touched.sum()
