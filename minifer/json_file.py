@@ -1,9 +1,15 @@
-"""Read a JSON object from a file somebody else wrote, and say what is wrong with it."""
+"""Read a JSON object from a file somebody else wrote, and say what is wrong with it.
+
+And the other way round: a text file of ours appears whole, or not at all.
+"""
 
 import json
+import os
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .errors import MiniferError
 
@@ -48,3 +54,48 @@ def refuse_pipes(path: Path, error: type[MiniferError]) -> None:
     """Raise `error` for a pipe, a device or a folder: opening a pipe would wait for ever."""
     if path.exists() and not path.is_file():
         raise error(f"{path}: is not a regular file")
+
+
+def refuse_unwritable(path: Path, named: str) -> None:
+    """Raise MiniferError where no file can be written: before a long run, not after it."""
+    if os.path.isdir(path):
+        raise MiniferError(f"{named}: is a folder; give the name of a file")
+    if not os.path.isdir(path.parent):
+        found = "is not a folder" if os.path.exists(path.parent) else "does not exist; make it"
+        raise MiniferError(f"{named}: the folder {path.parent} {found}")
+    if _is_special(path):
+        return
+    try:  # a name the system refuses, a folder that cannot be written
+        temporary = _temporary_beside(path)
+        temporary.touch()
+        temporary.unlink()
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or problem
+        raise MiniferError(f"{named}: {reason}") from None
+
+
+def _is_special(path: Path) -> bool:
+    """A device or a pipe: written to and not replaced; opening a pipe waits for its reader."""
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
+def _temporary_beside(path: Path) -> Path:
+    """Where a file is written before it gets its name. A link stays a link: its target counts."""
+    target = Path(os.path.realpath(path))
+    return target.with_name(f".{target.name}.{os.getpid()}")
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[str]]:
+    """A UTF-8 text file to write: a temporary name beside it, then a rename. Raises OSError."""
+    if _is_special(path):
+        with open(path, "w", encoding="utf-8") as file:
+            yield file
+        return
+    temporary = _temporary_beside(path)
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            yield file
+        os.replace(temporary, os.path.realpath(path))
+    finally:
+        temporary.unlink(missing_ok=True)

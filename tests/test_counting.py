@@ -175,6 +175,27 @@ def test_a_swapped_op_is_counted_as_it_is():
     assert set(wrong[0].differs) == {"executed_flops", "executed_bytes"}
 
 
+def test_what_a_swapped_group_computes_itself_lies_outside_of_any_op():
+    model = tiny_model()
+
+    def doubled(ops, layer, x):
+        return x + x
+
+    with model.swap(mlp=doubled), count() as counter:
+        model.forward(IDS)
+    size = model.config.num_hidden_layers * len(IDS) * model.config.hidden_size
+    assert counter.outside.flops == size
+    assert "gate" not in {row.op for row in counter.rows}
+
+
+def test_a_hook_beside_a_count_gets_a_plain_copy():
+    model, seen = tiny_model(), []
+    with model.hook("layers.1.attention.weights", seen.append), count() as counter:
+        model.forward(IDS)
+    assert type(seen[0]) is np.ndarray
+    assert not counter.disagreements()
+
+
 def test_compiled_kernels_cannot_be_counted():
     @twin("residual", backend="numpy", kernels="numba", cost=lambda x, update: Cost())
     def compiled(xp, x, update):

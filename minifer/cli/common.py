@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ContextError, MiniferError, TemplateError
+from ..json_file import refuse_unwritable, whole_file
 
 
 def say(text: str) -> None:
@@ -180,36 +181,12 @@ def as_json(data: Any, encoding: str | None) -> str:
     return text if utf8 else json.dumps(data)
 
 
-def check_output(path: Path) -> None:
-    """Raise MiniferError where no file can be written: before a long run, not after it."""
-    if path.is_dir():
-        raise MiniferError(f"--output {path}: is a folder; give the name of a file")
-    if not path.parent.is_dir():
-        raise MiniferError(f"--output {path}: the folder {path.parent} does not exist; make it")
-    if path.exists() and not path.is_file():  # opening a pipe would wait for its reader
-        return
-    temporary = temporary_beside(path)
-    try:  # a name the system refuses, a folder that cannot be written
-        temporary.touch()
-        temporary.unlink()
-    except OSError as problem:
-        raise MiniferError(f"--output {path}: {problem.strerror or problem}") from None
-
-
-def temporary_beside(path: Path) -> Path:
-    """Where a file is written before it gets its name. A link stays a link: its target counts."""
-    target = Path(os.path.realpath(path))
-    return target.with_name(f".{target.name}.{os.getpid()}")
+def check_output(path: Path, flag: str = "--output") -> None:
+    """Raise MiniferError where a flag's file cannot be written: before a long run, not after it."""
+    refuse_unwritable(path, f"{flag} {path}")
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """The whole file or nothing: a temporary name beside it, then a rename."""
-    if path.exists() and not path.is_file():  # a device or a pipe is written to, not replaced
-        path.write_text(text, encoding="utf-8")
-        return
-    temporary = temporary_beside(path)
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, os.path.realpath(path))
-    finally:
-        temporary.unlink(missing_ok=True)
+    """The whole file or nothing."""
+    with whole_file(path) as file:
+        file.write(text)

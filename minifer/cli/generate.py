@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-stream", action="store_true", help="print the text at the end")
     group.add_argument("--json", action="store_true", help="one JSON object on stdout")
     group.add_argument("--output", type=Path, metavar="PATH", help="write that object to a file")
+    group.add_argument(
+        "--explain", action="store_true", help="a receipt per token: bytes, FLOPs, time"
+    )
+    group.add_argument(
+        "--trace", type=Path, metavar="PATH", help="times of every op, for ui.perfetto.dev"
+    )
     group.add_argument("--no-stats", action="store_true", help="no figures at the end")
     group.add_argument("-q", "--quiet", action="store_true", help="nothing but the text and errors")
     group.add_argument("-v", "--verbose", action="store_true", help="say what is loaded")
@@ -105,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
     options = generation_options(args)
     if args.output is not None:
         check_output(args.output)
+    if args.trace is not None:
+        check_output(args.trace, "--trace")
     model = open_model(args)
     if args.verbose:
         from .report import describe
@@ -118,7 +127,8 @@ def run(args: argparse.Namespace) -> int:
     )
     stream = not (args.json or args.no_stream)
     taken: list = []
-    interrupted = stream_steps(steps, taken, stream)
+    with watching(args) as recording:
+        interrupted = stream_steps(steps, taken, stream)
     text = "".join(step.text for step in taken)
     if not args.json and args.no_stream:
         print(text, end="")
@@ -126,7 +136,21 @@ def run(args: argparse.Namespace) -> int:
         print()  # a terminal shows ^C in the line of the text
     sys.stdout.flush()
     report(args, model, steps, taken, interrupted)
+    if args.trace is not None and taken:
+        recording.perfetto(args.trace)
+        if not args.quiet:
+            say(f"trace: {args.trace}; open it at ui.perfetto.dev")
+            say("every op was timed and every group opened, which takes time itself")
     return 130 if interrupted else 0
+
+
+def watching(args: argparse.Namespace) -> Any:
+    """The recording the flags ask for, or none."""
+    if args.trace is None and not args.explain:
+        return nullcontext()
+    from ..observe.recorder import record
+
+    return record(time="step" if args.trace is None else "op")
 
 
 def stream_steps(steps: Any, taken: list, visible: bool) -> bool:
@@ -159,6 +183,11 @@ def report(
             print(as_json(found, sys.stdout.encoding), flush=True)
     elif args.logprobs and not args.quiet:
         for line in logprob_lines(model, taken):
+            show(line)
+    if args.explain and taken and not (args.quiet or args.json):
+        from .explain import explain_lines
+
+        for line in explain_lines(model, taken):
             show(line)
     if not (args.no_stats or args.quiet):
         for line in footer(model, steps, taken, interrupted):

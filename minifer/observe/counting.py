@@ -75,16 +75,16 @@ class Counter:
     def run(self, watched: Watched, path: list[str], args: tuple, kwargs: dict) -> Any:
         """Run one op on counting arrays and settle its account."""
         spec = watched.spec
-        if watched.opened:
-            if not spec.is_pass:
-                return watched.call(*args, **kwargs)
-            self._assign_roles(*args[:2])
-            return plain(watched.call(*args, **kwargs))
         if watched.backend.name != "numpy" or watched.kind not in ("reference", "numpy", "swapped"):
             raise OpError(
                 f"a count sees NumPy alone, and {spec.name} ran as {watched.kind} on "
                 f'{watched.backend.name}; load the model with kernels="reference"'
             )
+        if spec.group:  # its ops settle their own accounts; what else it does is `outside`
+            if not spec.is_pass:
+                return watched.call(*args, **kwargs)
+            self._assign_roles(*args[:2])
+            return plain(watched.call(*args, **kwargs))
         args = tuple(self.wrap(value) for value in args)
         kwargs = {name: self.wrap(value) for name, value in kwargs.items()}
         outer, self.tally = self.tally, Tally()

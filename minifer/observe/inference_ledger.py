@@ -33,11 +33,19 @@ class InferenceLedger(NamedTuple):
 
 
 def inference_ledger(
-    config: ModelConfig, tokens: int, context: int, dtype: str = "float32", cached: int = 0
+    config: ModelConfig,
+    tokens: int,
+    context: int,
+    dtype: str = "float32",
+    cached: int = 0,
+    kv_dtype: str = "float32",
 ) -> InferenceLedger:
-    """One sequence: a pass of `tokens` new ones after `cached`, in a cache of `context` tokens."""
+    """One sequence: a pass of `tokens` new ones after `cached`, in a cache of `context` tokens.
+
+    Our own cache is float32; another `kv_dtype` is for what-if.
+    """
     weights = itemsize(dtype) * parameters(config)
-    kv_cache = 4 * config.kv_elements_per_token * context
+    kv_cache = itemsize(kv_dtype) * config.kv_elements_per_token * context
     moments = activation_moments(config, [(tokens, cached)], dtype)
     moment = max(moments, key=lambda name: moments[name])
     peak = moments[moment]

@@ -28,7 +28,7 @@ class Row(NamedTuple):
     calls: int
     cost: Cost | None  # of a swap the reference's; None where nobody can say
     executed_known: bool  # whether the executed columns are those of what ran
-    begin: float | None  # the clock, where it was read
+    begin: float | None  # the clock, where it was read; in step mode as its pass began
     seconds: float | None
 
     @property
@@ -53,6 +53,15 @@ class KVBytes(NamedTuple):
     request: int
     clock: float
     count: int
+
+
+class OpenStep(NamedTuple):
+    """A step that has begun: whose it is, its scope, the row and the clock at its beginning."""
+
+    request: int
+    scope: tuple[str, ...]
+    first_row: int
+    begin: float
 
 
 class Receipt(NamedTuple):
@@ -85,10 +94,8 @@ class Recording:
         self.backend: Any = None  # of the last pass
         self._requests: list[Any] = []
         self._stored: dict[int, tuple[Any, Stored]] = {}
-        self._step: tuple[str, ...] = ()
-        self._request = 0
+        self._open: list[OpenStep] = [OpenStep(0, (), 0, 0.0)]  # a hook may call generate itself
         self._inside = False
-        self._begin: tuple[int, float] = (0, 0.0)
 
     def run(self, watched: Watched, path: list[str], args: tuple, kwargs: dict) -> Any:
         """Run one op for the table and note what it took."""
@@ -104,9 +111,10 @@ class Recording:
             self._inside = False
         if begin is not None:
             seconds = clock() - begin
-        scope = (*self._step, *path)
+        step = self._open[-1]
+        scope = (*step.scope, *path)
         if seconds is not None and (spec.group or not self.per_op):
-            self.spans.append(Span(self._request, scope, spec.name, begin, seconds))
+            self.spans.append(Span(step.request, scope, spec.name, begin, seconds))
         if spec.is_pass:
             self._note_pass(watched, args, scope)
         if watched.opened and self.per_op:
@@ -118,7 +126,7 @@ class Recording:
             known = watched.cost is not None and watched.kind != "swapped"
             self.rows.append(
                 Row(
-                    self._request, scope, spec.name, watched.kind, 1, cost, known, begin, seconds
+                    step.request, scope, spec.name, watched.kind, 1, cost, known, begin, seconds
                 )
             )  # fmt: skip
         return result
@@ -135,7 +143,7 @@ class Recording:
                 cache.bytes_per_token * (cache.length + part.stop - part.start)
                 for part, cache in zip(batch.rows, batch.caches, strict=True)
             )
-            self.kv_bytes.append(KVBytes(self._request, end, held))
+            self.kv_bytes.append(KVBytes(self._open[-1].request, end, held))
         if self.per_op:
             return
         segments = [
@@ -143,29 +151,31 @@ class Recording:
             for part, cache in zip(batch.rows, batch.caches, strict=True)
         ]
         _, stored = self._stored.setdefault(id(model), (model, stored_by(model)))
+        begin = self.spans[-1].begin
         for name, (calls, cost) in pass_costs(model.config, segments, stored, all_rows).items():
             kind = kinds[name]
             known = kind == "reference"
-            self.rows.append(Row(self._request, scope, name, kind, calls, cost, known, None, None))
+            row = (self._open[-1].request, scope, name, kind, calls, cost, known, begin, None)
+            self.rows.append(Row(*row))
 
     def open_step(self, request: Any, phase: str, position: int, clock: Any) -> None:
         """Begin the passes of one token of one call of generate."""
         if not any(known is request for known in self._requests):
             self._requests.append(request)
-        self._request = 1 + next(i for i, r in enumerate(self._requests) if r is request)
-        self._step = (phase, f"position {position}")
-        self._begin = (len(self.rows), clock() if self.time else 0.0)
+        number = 1 + next(i for i, known in enumerate(self._requests) if known is request)
+        begin = clock() if self.time else 0.0
+        scope = (phase, f"position {position}")
+        self._open.append(OpenStep(number, scope, len(self.rows), begin))
 
     def close_step(self, clock: Any) -> Receipt:
         """End them -> their receipt."""
-        first, begin = self._begin
+        request, (phase, position), first, begin = self._open.pop()
         seconds = clock() - begin if self.time else None
-        receipt = _receipt(self.rows[first:], seconds)
+        rows = [row for row in self.rows[first:] if row.request == request]
+        receipt = _receipt(rows, seconds)
         self.steps.append(receipt)
         if seconds is not None:
-            phase, position = self._step
-            self.spans.append(Span(self._request, (phase,), position, begin, seconds))
-        self._step, self._request = (), 0
+            self.spans.append(Span(request, (phase,), position, begin, seconds))
         return receipt
 
     def receipt(self) -> Receipt:

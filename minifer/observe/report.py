@@ -102,7 +102,7 @@ def figure(value: float | None) -> str:
         return "?"
     if value == 0:
         return "0"
-    least = ((1000, 0), (100, 1), (10, 2), (0.1, 3), (0, 4))
+    least = ((1000, 0), (100, 1), (10, 2), (1, 3), (0, 4))
     return f"{value:.{next(digits for low, digits in least if value >= low)}f}"
 
 
