@@ -15,10 +15,10 @@ from typing import NoReturn
 
 from .. import __version__
 from ..errors import DeviceError, MiniferError, MiniferWarning, SamplingError
-from . import chat, doctor, fetch, generate, score, tokenize
+from . import chat, diff, doctor, fetch, generate, inspect, score, tokenize, walk
 from .common import say
 
-COMMANDS = (generate, chat, tokenize, score, fetch, doctor)
+COMMANDS = (generate, chat, tokenize, inspect, score, walk, diff, fetch, doctor)
 USAGE_ERRORS = (SamplingError, DeviceError)  # an option out of range, or one that is not here
 
 
