@@ -21,6 +21,8 @@ class Signature(NamedTuple):
     parameters: tuple[str, ...]
     shapes: dict[str, tuple[str, ...]]
     results: tuple[tuple[str, ...], ...]
+    places: tuple[int, ...]  # of the stated ones among the arguments of a call
+    passed: set[tuple]  # shapes that fitted before: 30 layers ask the same question
 
     def argument(self, name: str, args: tuple, kwargs: dict) -> Any:
         """The value a call gives to a parameter; `xp` or `ops` is bound already and not in args."""
@@ -31,14 +33,23 @@ class Signature(NamedTuple):
 
     def check(self, op: str, args: tuple, kwargs: dict, result: Any) -> None:
         """Raise OpError at the first array whose shape is not as stated."""
-        sizes: dict[str, int] = {}
-        for name, dims in self.shapes.items():
-            value = self.argument(name, args, kwargs)
-            if value is not None:
-                _compare(f"{op}: {name}", value, dims, sizes)
+        count = len(args)
+        if kwargs:
+            given = [self.argument(name, args, kwargs) for name in self.shapes]
+        else:
+            given = [args[place] if place < count else None for place in self.places]
         results = result if isinstance(result, tuple) else (result,)
-        for value, dims in zip(results, self.results, strict=False):
-            _compare(f"{op}: the result", value, dims, sizes)
+        found = tuple([getattr(value, "shape", None) for value in (*given, *results)])
+        if found in self.passed:
+            return
+        sizes: dict[str, int] = {}
+        for (name, dims), shape in zip(self.shapes.items(), found, strict=False):
+            _compare(f"{op}: {name}", shape, dims, sizes)
+        for shape, dims in zip(found[len(given) :], self.results, strict=False):
+            _compare(f"{op}: the result", shape, dims, sizes)
+        if len(self.passed) > 1000:  # a decode of thousands of tokens
+            self.passed.clear()
+        self.passed.add(found)
 
 
 def read_signature(function: Callable) -> Signature:
@@ -46,22 +57,24 @@ def read_signature(function: Callable) -> Signature:
     parameters = tuple(inspect.signature(function).parameters)
     stated = _STATED.search(inspect.getdoc(function) or "")
     if stated is None:
-        return Signature(parameters, {}, ())
+        return Signature(parameters, {}, (), (), set())
     shapes = {name: _dims(inside) for name, inside in _SHAPE.findall(stated[1])}
     unknown = set(shapes) - set(parameters)
     if unknown:
         raise OpError(f"{function.__name__}: the docstring names {sorted(unknown)}, no parameters")
     results = tuple(_dims(inside) for inside in re.findall(r"\(([^()]*)\)", stated[2]))
-    return Signature(parameters, shapes, results)
+    places = tuple(parameters.index(name) - 1 for name in shapes)
+    return Signature(parameters, shapes, results, places, set())
 
 
 def _dims(inside: str) -> tuple[str, ...]:
     return tuple(dim.strip() for dim in inside.split(",") if dim.strip())
 
 
-def _compare(what: str, value: Any, dims: tuple[str, ...], sizes: dict[str, int]) -> None:
-    shape = getattr(value, "shape", None)
-    if shape is None:
+def _compare(
+    what: str, shape: tuple[int, ...] | None, dims: tuple[str, ...], sizes: dict[str, int]
+) -> None:
+    if shape is None:  # no array: a bias that is not there
         return
     fits = len(shape) == len(dims)
     for size, dim in zip(shape, dims, strict=False):
