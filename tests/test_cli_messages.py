@@ -53,7 +53,7 @@ def test_without_a_command_the_help_is_no_result(capsys):
     assert (ran.code, ran.out, ran.err) == (2, "", asked.out)
 
 
-COMMANDS = ["generate", "chat", "tokenize", "score", "fetch", "doctor"]
+COMMANDS = "generate chat tokenize score inspect walk diff fetch doctor".split()
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])

@@ -65,6 +65,7 @@ def test_every_command_it_names_is_there():
         cwd=ROOT,
         check=True,
     ).stdout
-    named = re.findall(r"`(generate|chat|tokenize|score|fetch|doctor)\b", README)
-    assert set(named) == {"generate", "chat", "tokenize", "score", "fetch", "doctor"}
+    commands = "generate chat tokenize score inspect walk diff fetch doctor".split()
+    named = re.findall(rf"`({'|'.join(commands)})\b", README)
+    assert set(named) == set(commands)
     assert all(name in help_text for name in named)
