@@ -11,10 +11,10 @@ PIP = $(PY) -m pip install --quiet --disable-pip-version-check --config-settings
 PYTEST = OPENBLAS_NUM_THREADS=1 $(PY) -X warn_default_encoding -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help generate test test-slow test-all setup lint format bench memory clean
+.PHONY: help generate test test-slow test-reference test-all setup lint format bench memory clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-15s %s\n", $$1, $$2}'
 
 generate: $(VENV)/.core  ## environment with the core, default model, one answer
 	$(PY) -m minifer generate "$(PROMPT)"
@@ -27,7 +27,10 @@ test-slow: $(VENV)/.dev  ## the longer proofs alone
 	$(PY) -m minifer fetch >/dev/null
 	$(PYTEST) -m slow
 
-test-all: test test-slow  ## the tests and the longer proofs
+test-reference: $(VENV)/.reference  ## diff against transformers itself (installs torch)
+	$(PYTEST) tests/test_diff_reference.py
+
+test-all: test test-slow test-reference  ## the tests and the longer proofs
 
 setup: $(VENV)/.dev  ## everything for development on a CPU
 
@@ -39,8 +42,9 @@ format: $(VENV)/.dev  ## ruff: write the format
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-bench: $(VENV)/.dev  ## decode against the read bandwidth of this machine
+bench: $(VENV)/.dev  ## decode against this machine's read bandwidth; what watching costs
 	$(PY) tests/benchmarks/decode_bandwidth.py
+	$(PY) tests/benchmarks/perturbation.py
 
 memory: $(VENV)/.core  ## memory of one and of two processes (Linux)
 	$(PY) tests/benchmarks/memory.py
@@ -60,4 +64,8 @@ $(VENV)/.core: pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.core
 	@$(PIP) -e ".[dev]"
+	@touch $@
+
+$(VENV)/.reference: $(VENV)/.dev
+	@$(PIP) torch "transformers>=4.56"
 	@touch $@

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny_model import tiny_model
 
-import minifer.model  # noqa: F401  (registers the ops)
 from minifer.config import ModelConfig, RopeConfig
 from minifer.observe.passes import pass_costs, total
 from minifer.op import REGISTRY
@@ -86,3 +86,22 @@ def test_a_ratio_of_the_text_is_that_of_the_formulas(shape, dtype, said):
     ratio = re.search(r"([\d.]+) times$", said)[1]
     digits = len(ratio.split(".")[1])
     assert f"{cost.executed_bytes / cost.required_bytes:.{digits}f}" == ratio
+
+
+def test_its_python_runs(tmp_path, monkeypatch, capsys):
+    import minifer
+    from minifer.mlp import gate
+
+    monkeypatch.chdir(tmp_path)
+    model, ids = tiny_model(), [5, 6, 7]
+
+    def mine(xp, opening, content):
+        return gate(xp, opening, content) * 1.5
+
+    names = {"minifer": minifer, "model": model, "prompt": ids, "ids": ids, "mine": mine}
+    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(compile(block, "counting.md", "exec"), names)
+    assert (tmp_path / "trace.json").stat().st_size > 1000
+    assert "gate ['executed_flops', 'executed_bytes']" in capsys.readouterr().out

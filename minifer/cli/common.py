@@ -75,6 +75,16 @@ def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--token-ids", metavar='"1,2,3"', help="the prompt as token ids")
 
 
+def add_chat_arguments(parser: argparse.ArgumentParser) -> None:
+    """Whether a text prompt goes through the chat template."""
+    parser.add_argument(
+        "--chat",
+        action=argparse.BooleanOptionalAction,
+        help="use the chat template; on where there is one",
+    )
+    parser.add_argument("--system-prompt", metavar="TEXT", help="said before the prompt")
+
+
 def open_model(args: argparse.Namespace) -> Any:
     """The model the flags ask for."""
     from ..load import load

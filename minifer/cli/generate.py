@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .common import (
+    add_chat_arguments,
     add_model_arguments,
     add_prompt_arguments,
     argument_text,
@@ -28,12 +29,7 @@ HELP = "continue a prompt; the text streams to stdout, figures go to stderr"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of generate; names as in transformers, llama.cpp, mlx-lm and vLLM."""
     add_prompt_arguments(parser)
-    parser.add_argument(
-        "--chat",
-        action=argparse.BooleanOptionalAction,
-        help="use the chat template; on where there is one",
-    )
-    parser.add_argument("--system-prompt", metavar="TEXT", help="said before the prompt")
+    add_chat_arguments(parser)
     add_generation_arguments(parser)
     add_model_arguments(parser)
     group = parser.add_argument_group("output")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .common import (
+    add_chat_arguments,
     add_model_arguments,
     add_prompt_arguments,
     as_json,
@@ -29,12 +30,7 @@ PROMPT = "What is the capital of France?"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of walk: model and prompt as generate has them."""
     add_prompt_arguments(parser)
-    parser.add_argument(
-        "--chat",
-        action=argparse.BooleanOptionalAction,
-        help="use the chat template; on where there is one",
-    )
-    parser.add_argument("--system-prompt", metavar="TEXT", help="said before the prompt")
+    add_chat_arguments(parser)
     group = parser.add_argument_group("walk")
     group.add_argument("--layer", type=natural, metavar="N", help="one layer, not all added up")
     group.add_argument(

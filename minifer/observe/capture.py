@@ -13,7 +13,8 @@ import numpy as np
 
 from ..checks import check_ids, check_whole_number
 from ..errors import ContextError
-from ..op import RECORDING, Op, Watched
+from ..op import Op, Watched
+from .watching import watching
 
 # How a person tells calls of one op in a layer apart, where no weight does.
 ORDER = {
@@ -124,14 +125,11 @@ def run_into(take: Take, model: Any, token_ids: Sequence[int], prefill_chunk: in
         raise ContextError(
             f"the prompt has {len(ids)} tokens, the model's context holds {context}; shorten it"
         )
-    watching, cache = Capture(take), model.new_cache(len(ids))
-    token = RECORDING.set(watching)
-    try:
+    cache = model.new_cache(len(ids))
+    with watching(Capture(take)) as captured:
         for begin in range(0, len(ids), prefill_chunk):
             model.forward(ids[begin : begin + prefill_chunk], cache)
-    finally:
-        RECORDING.reset(token)
-    return watching
+    return captured
 
 
 def capture(model: Any, token_ids: Sequence[int], prefill_chunk: int = 512) -> Run:

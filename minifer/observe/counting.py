@@ -8,15 +8,16 @@ time, have to equal the executed column. Logits stay the same bit for bit.
 
 import math
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import OpError
-from ..op import RECORDING, Cost, Watched
+from ..op import Cost, Watched
 from .counting_array import Counted, Namespace, plain, root_of
+from .watching import watching
 
 COUNTED = tuple(name for name in Cost._fields if name != "flops")  # what can be seen: not the mask
 Region = tuple[int, tuple[int, ...], tuple[int, ...], int]  # address, shape, strides, itemsize
@@ -236,12 +237,8 @@ def _span(region: Region) -> tuple[int, int]:
     return low, address + sum(step for step in reach if step > 0) + itemsize
 
 
-@contextmanager
-def count(on_call: Callable[[int, int, int], None] | None = None) -> Iterator[Counter]:
+def count(
+    on_call: Callable[[int, int, int], None] | None = None,
+) -> AbstractContextManager[Counter]:
     """`with count() as counted:` counts every pass of this thread, op by op, its groups open."""
-    counter = Counter(on_call)
-    token = RECORDING.set(counter)
-    try:
-        yield counter
-    finally:
-        RECORDING.reset(token)
+    return watching(Counter(on_call))

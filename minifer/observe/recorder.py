@@ -8,14 +8,14 @@
 Logits stay the same bit for bit, unless "op" opens a group that a twin would have run whole.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import MiniferError
-from ..op import RECORDING, Cost, Watched
+from ..op import Cost, Watched
 from .passes import Stored, pass_costs, stored_by
+from .watching import watching
 
 
 class Row(NamedTuple):
@@ -225,16 +225,10 @@ def _receipt(rows: list[Row], seconds: float | None) -> Receipt:
     )
 
 
-@contextmanager
-def record(time: str | None = None) -> Iterator[Recording]:
+def record(time: str | None = None) -> AbstractContextManager[Recording]:
     """`with minifer.record(time="op") as recording:` watches every pass of this thread.
 
     time: None counts every op, "step" reads the clock once per token and watches no op, "op" reads
     it once per op.
     """
-    recording = Recording(time)
-    token = RECORDING.set(recording)
-    try:
-        yield recording
-    finally:
-        RECORDING.reset(token)
+    return watching(Recording(time))
