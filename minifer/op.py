@@ -170,7 +170,7 @@ class Ops:
             call = partial(function, self if spec.group else self.xp)
             told = recording if spec.is_pass or getattr(recording, "per_op", False) else None
             if per_op or told is not None:
-                call = Watched(spec, call, self, backend, hooks, told, kind, cost)
+                call = Watched(spec, function, call, self, backend, hooks, told, kind, cost)
             setattr(self, spec.name, call)
 
     def _choose(
@@ -189,6 +189,7 @@ class Watched:
     def __init__(
         self,
         spec: Op,
+        function: Callable,
         call: partial,
         ops: Ops,
         backend: Any,
@@ -197,10 +198,12 @@ class Watched:
         kind: str,
         cost: Callable[..., Cost] | None,
     ) -> None:
-        self.spec, self.call, self.ops, self.backend = spec, call, ops, backend
+        # `call` is `function` with xp or the table put in; a partial tells not what it stands for.
+        self.spec, self.function, self.call = spec, function, call
+        self.ops, self.backend = ops, backend
         self.recording, self.kind, self.cost = recording, kind, cost
         self.hooks = {name: found for name, found in hooks.items() if op_of(name) == spec.name}
-        self.opened = spec.group and call.func is spec.reference
+        self.opened = spec.group and function is spec.reference
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         path, spec = self.ops.path, self.spec

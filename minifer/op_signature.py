@@ -22,7 +22,7 @@ class Signature(NamedTuple):
     shapes: dict[str, tuple[str, ...]]
     results: tuple[tuple[str, ...], ...]
     places: tuple[int, ...]  # of the stated ones among the arguments of a call
-    passed: set[tuple]  # shapes that fitted before: 30 layers ask the same question
+    passed: set[tuple]  # shapes and dtypes that fitted before: 30 layers ask the same question
 
     def argument(self, name: str, args: tuple, kwargs: dict) -> Any:
         """The value a call gives to a parameter; `xp` or `ops` is bound already and not in args."""
@@ -32,7 +32,7 @@ class Signature(NamedTuple):
         return args[place] if place < len(args) else None
 
     def check(self, op: str, args: tuple, kwargs: dict, result: Any) -> None:
-        """Raise OpError at the first array whose shape is not as stated."""
+        """Raise OpError at the first array whose shape is not as stated, or a float64 result."""
         count = len(args)
         if kwargs:
             given = [self.argument(name, args, kwargs) for name in self.shapes]
@@ -40,8 +40,14 @@ class Signature(NamedTuple):
             given = [args[place] if place < count else None for place in self.places]
         results = result if isinstance(result, tuple) else (result,)
         found = tuple([getattr(value, "shape", None) for value in (*given, *results)])
-        if found in self.passed:
+        dtypes = tuple([getattr(value, "dtype", None) for value in results])
+        if (found, dtypes) in self.passed:
             return
+        if "float64" in map(str, dtypes):  # it would carry on through the whole pass
+            raise OpError(
+                f"{op}: the result is float64, a pass computes in float32; "
+                "end with .astype(xp.float32)"
+            )
         sizes: dict[str, int] = {}
         for (name, dims), shape in zip(self.shapes.items(), found, strict=False):
             _compare(f"{op}: {name}", shape, dims, sizes)
@@ -49,7 +55,7 @@ class Signature(NamedTuple):
             _compare(f"{op}: the result", shape, dims, sizes)
         if len(self.passed) > 1000:  # a decode of thousands of tokens
             self.passed.clear()
-        self.passed.add(found)
+        self.passed.add((found, dtypes))
 
 
 def read_signature(function: Callable) -> Signature:

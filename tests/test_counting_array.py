@@ -32,6 +32,20 @@ IDS = list(range(10, 21))
         ("numpy.add.__call__ with where", lambda xp, x, u: xp.add(x, u, where=x > 0)),
         ("one element", lambda xp, x, u: x[0, 0]),
         ("a mask", lambda xp, x, u: x[x > 0]),
+        ("a mask", lambda xp, x, u: x[:, [True] + [False] * (x.shape[1] - 1)]),
+        ("ndarray.round", lambda xp, x, u: x.round(2)),
+        ("ndarray.data", lambda xp, x, u: x.data),
+        ("ndarray.flat", lambda xp, x, u: x.flat[0]),
+        ("ndarray.view of ndarray", lambda xp, x, u: x.view(np.ndarray)),
+        ("ndarray.__reduce", lambda xp, x, u: __import__("pickle").dumps(x)),
+        ("elements", lambda xp, x, u: [value for row in x for value in row]),
+        ("a list of arrays", lambda xp, x, u: xp.multiply(x, [u, u])),
+        ("a list of arrays", lambda xp, x, u: xp.add(x, list(u))),
+        ("numpy.full", lambda xp, x, u: xp.full(x.shape, u)),
+        ("numpy.full_like", lambda xp, x, u: xp.full_like(x, u)),
+        ("keyword", lambda xp, x, u: xp.copyto(dst=x, src=u)),
+        ("keyword", lambda xp, x, u: xp.stack(arrays=[x, u])),
+        ("keyword", lambda xp, x, u: xp.concatenate([x, u], out=xp.empty((22, 32)))),
         ("rows picked", lambda xp, x, u: x.__setitem__([0, 1], 0)),
         ("einsum of more", lambda xp, x, u: xp.einsum("ij,ij,ij->ij", x, u, u)),
         ("einsum without", lambda xp, x, u: xp.einsum("ij,ij", x, u)),
@@ -44,17 +58,46 @@ def test_what_no_protocol_shows_is_refused(name, function):
         model.forward(IDS)
 
 
+def buffered(xp, x, u):
+    total = np.zeros(x.shape, np.float32)
+    total += x
+    return xp.exp(total) + u
+
+
+def poured(xp, x, u):
+    total = np.empty(x.shape, np.float32)
+    total[...] = x
+    return u + np.exp(total)
+
+
+def into_numpy(xp, x, u):
+    total = np.empty(x.shape, np.float32)
+    np.multiply(x, u, out=total)
+    return total
+
+
 @pytest.mark.parametrize(
     "function",
     [
         lambda xp, x, u: np.asarray(x + u),
         lambda xp, x, u: np.array(x + u),
         lambda xp, x, u: np.ascontiguousarray(x),
+        lambda xp, x, u: xp.asarray(np.exp(np.asarray(x))),
+        lambda xp, x, u: x + xp.exp(np.asfortranarray(u)),
+        lambda xp, x, u: x + np.lib.stride_tricks.as_strided(u),
+        lambda xp, x, u: x * np.frombuffer(memoryview(u), np.float32).reshape(u.shape),
+        lambda xp, x, u: x + xp.sum([x, u], axis=0),
+        lambda xp, x, u: x + xp.maximum.reduce([x, u]),
+        lambda xp, x, u: x + xp.exp(xp.tri(*x.shape)),
+        lambda xp, x, u: x + xp.linspace(0, 1, x.shape[1]),
+        buffered,
+        poured,
+        into_numpy,
     ],
 )
 def test_an_array_that_escapes_is_noticed(function):
     model = tiny_model()
-    with model.swap(residual=function), count(), pytest.raises(OpError, match="escaped the count"):
+    with model.swap(residual=function), count(), pytest.raises(OpError, match="escaped"):
         model.forward(IDS)
 
 
@@ -65,7 +108,14 @@ def test_an_array_that_escapes_is_noticed(function):
         (lambda xp, x, u: xp.sqrt(xp.abs(x)) - u, 3, 3),
         (lambda xp, x, u: xp.where(x > u, x, u), 0, 2),
         (lambda xp, x, u: (x.T.reshape(-1)[: x.size]).reshape(x.shape), 0, 1),
-        (lambda xp, x, u: xp.einsum("td,td->td", x, u), 2, 1),
+        (lambda xp, x, u: xp.einsum("td,td->td", x, u), 1, 1),
+        (lambda xp, x, u: xp.einsum("td->dt", x).T, 0, 0),  # a view
+        (lambda xp, x, u: xp.take(x, list(range(len(x))), axis=0), 0, 1),
+        (lambda xp, x, u: x.take(np.arange(len(x)), 0), 0, 1),
+        (lambda xp, x, u: x[list(range(len(x)))], 0, 1),
+        (lambda xp, x, u: xp.stack([x, u])[0], 0, 1),
+        (lambda xp, x, u: xp.array(x), 0, 1),
+        (lambda xp, x, u: xp.dot(x, xp.ones((x.shape[1], x.shape[1]), dtype=xp.float32)), 64, 1),
         (lambda xp, x, u: x.copy(), 0, 1),
         (lambda xp, x, u: xp.concatenate([x[:3], u[3:]]), 0, 1),
         (lambda xp, x, u: xp.zeros_like(x) + u, 1, 1),

@@ -280,7 +280,9 @@ def whole(count: int, width: int) -> str:
 
 def significant(value: float) -> str:
     """Three digits, as a prediction deserves: 12.3, 4560, 0.00123, 1.20e+09."""
-    power = math.floor(math.log10(float(f"{value:.2e}")))
+    if not value or not math.isfinite(value):  # neither has a first digit
+        return f"{value:g}"
+    power = math.floor(math.log10(abs(float(f"{value:.2e}"))))
     if not -4 <= power < 8:
         return f"{value:.2e}"
     return f"{round(value, 2 - power):.{max(0, 2 - power)}f}"

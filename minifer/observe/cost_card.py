@@ -12,6 +12,7 @@ A batch of B decodes reads the weights once; KV, embedding rows and FLOPs are B 
 
 from typing import NamedTuple
 
+from ..checks import check_whole_number, whole_number
 from ..config import ModelConfig
 from ..errors import ContextError, MiniferError
 from . import passes
@@ -92,21 +93,23 @@ def cost_card(
 ) -> CostCard:
     """The card. Without lengths: 512 tokens and as many cached, or what the context has room for.
 
-    Raises ContextError for lengths beyond the context, MiniferError for an unknown dtype.
+    Raises ContextError for lengths that are none or beyond the context, MiniferError for a dtype
+    or a batch that is none.
     """
     c, limit = config, config.max_position_embeddings
     T = min(PROMPT_TOKENS, limit) if prompt_tokens is None else prompt_tokens
-    if not 1 <= T <= limit:
-        raise ContextError(f"a prompt of {T} tokens: this model takes 1 to {limit}")
+    if whole_number(T, 1, limit + 1) is None:
+        raise ContextError(f"a prompt of {T!r:.40} tokens: this model takes 1 to {limit}")
     S = min(T, limit - 1) if context is None else context
-    if not 0 <= S < limit:
+    if whole_number(S, 0, limit) is None:
+        needs = "" if whole_number(S, 0) is None else f" needs {S + 1} places"
         raise ContextError(
-            f"a decode step with {S} tokens cached needs {S + 1} places: the model's context is "
+            f"a decode step with {S!r:.40} tokens cached{needs}: the model's context is "
             f"{limit}, so 0 to {limit - 1} may be cached"
         )
-    if batch < 1:
-        raise MiniferError(f"a batch of {batch} sequences: at least 1 is allowed")
-    kv_dtype = kv_dtype or dtype
+    check_whole_number("batch", batch, 1, MiniferError)
+    T, S, batch = int(T), int(S), int(batch)  # NumPy's would overflow
+    kv_dtype = dtype if kv_dtype is None else kv_dtype
     w, kv = itemsize(dtype), itemsize(kv_dtype) * c.kv_elements_per_token
     # The pass we run reads S + 1 rows of KV, the one it has just written among them (pass_costs);
     # an algorithm need not read back what it holds, so the card says S read and 1 written.

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import OpError
 from ..op import Cost, Watched
-from .counting_array import Counted, Namespace, plain, root_of
+from .counting_array import Counted, Namespace, plain, root_of, unknown
 from .watching import watching
 
 COUNTED = tuple(name for name in Cost._fields if name != "flops")  # what can be seen: not the mask
@@ -29,13 +29,15 @@ class CountedRow(NamedTuple):
     scope: tuple[str, ...]
     op: str
     kind: str  # "reference", "numpy" or "swapped"
-    cost: Cost
+    cost: Cost | None  # None for somebody's group: no one says what it should cost
     seen: Cost  # `flops` of it is executed_flops: a counting array cannot tell what is hidden
     calls: int  # of NumPy
 
     @property
     def differs(self) -> list[str]:
         """The columns in which the two disagree."""
+        if self.cost is None:
+            return list(COUNTED)
         return [name for name in COUNTED if getattr(self.cost, name) != getattr(self.seen, name)]
 
 
@@ -81,30 +83,40 @@ class Counter:
                 f"a count sees NumPy alone, and {spec.name} ran as {watched.kind} on "
                 f'{watched.backend.name}; load the model with kernels="reference"'
             )
-        if spec.group:  # its ops settle their own accounts; what else it does is `outside`
-            if not spec.is_pass:
-                return watched.call(*args, **kwargs)
-            self._assign_roles(*args[:2])
-            return plain(watched.call(*args, **kwargs))
+        if spec.is_pass:
+            return self._run_pass(watched, args, kwargs)
+        if watched.opened:  # its ops settle their own accounts
+            return watched.call(*args, **kwargs)
         args = tuple(self.wrap(value) for value in args)
         kwargs = {name: self.wrap(value) for name, value in kwargs.items()}
         outer, self.tally = self.tally, Tally()
         try:
-            result = watched.call.func(self._xp, *args, **kwargs)
+            first = watched.ops if spec.group else self._xp
+            result = watched.function(first, *args, **kwargs)
         finally:
             tally, self.tally = self.tally, outer
-        results = result if isinstance(result, tuple) else (result,)
+        results = result if isinstance(result, (list, tuple)) else (result,)
         if any(isinstance(v, np.ndarray) and not isinstance(v, Counted) for v in results):
             raise OpError(
                 f"{watched.kind} {spec.name} returns an array that escaped the count: it was made "
                 "by numpy instead of xp"
             )
         taps = {name: value for name, value in kwargs.items() if name != "tap"}
-        cost = (watched.cost or spec.cost)(*plain(args), **plain_values(taps))
+        counts = watched.cost or spec.cost
+        cost = counts(*plain(args), **plain_values(taps)) if counts else None
         seen = self._settle(tally, [*args, *kwargs.values()], results)
         scope = (*self._step, *path)
         self.rows.append(CountedRow(scope, spec.name, watched.kind, cost, seen, tally.calls))
         return result
+
+    def _run_pass(self, watched: Watched, args: tuple, kwargs: dict) -> Any:
+        """A pass knows which memory is weights and which KV; a hook may run one inside another."""
+        outer = self._roles
+        self._roles = roles_of(*args[:2])
+        try:
+            return plain(watched.call(*args, **kwargs))
+        finally:
+            self._roles = outer  # an id is used again once its array is gone
 
     def see(self, reads: list, writes: list[np.ndarray], flops: int) -> None:
         """A call has read some arrays and written others."""
@@ -118,12 +130,15 @@ class Counter:
         read, written = sum(map(_size, regions)), sum(array.nbytes for array in writes)
         self._add(flops, read, written)
 
-    def gather(self, source: np.ndarray, chosen: list[np.ndarray], result: np.ndarray) -> None:
+    def gather(self, source: np.ndarray, chosen: list[np.ndarray], result: np.ndarray) -> Any:
         """Rows of `source` were copied: as many bytes read as written, the row numbers besides."""
+        if any(part.dtype == bool for part in chosen):
+            raise unknown("picking by a mask")
         tally, root = self.tally, id(root_of(source))
         tally.gathered[root] = tally.gathered.get(root, 0) + result.nbytes
         self.see(chosen, [result], 0)
         self._add(0, result.nbytes, 0, calls=0)
+        return self.wrap(result)
 
     def made(self, value: np.ndarray) -> Any:
         """A new array that nobody has written to."""
@@ -137,6 +152,8 @@ class Counter:
             value.counter = self
         elif type(value) in (list, tuple):
             return type(value)(self.wrap(part) for part in value)
+        elif isinstance(value, tuple) and hasattr(value, "_make"):  # a Layer, a Batch
+            return value._make(self.wrap(part) for part in value)
         return value
 
     def disagreements(self) -> list[CountedRow]:
@@ -149,14 +166,6 @@ class Counter:
         self.tally.executed_bytes += read + written
         if self.on_call is not None:
             self.on_call(flops, read, written)
-
-    def _assign_roles(self, model: Any, batch: Any) -> None:
-        """Which memory is weights and which is KV. Whatever else is met is an activation."""
-        own = [model.embedding, model.head, model.final_norm]
-        for weight in [*own, *(w for layer in model.layers for w in layer if w is not None)]:
-            self._roles[id(root_of(weight))] = "weights"
-        for cache in batch.caches:
-            self._roles[id(root_of(cache.keys))] = self._roles[id(root_of(cache.values))] = "kv"
 
     def _settle(self, tally: Tally, args: list, results: tuple) -> Cost:
         """Each distinct byte once, by whose it is; temporaries are in the executed column alone."""
@@ -192,6 +201,14 @@ class Counter:
         self._alive[key] = weakref.ref(root, freed)
         self.live_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+
+
+def roles_of(model: Any, batch: Any) -> dict[int, str]:
+    """Which memory is weights and which is KV. Whatever else is met is an activation."""
+    weights = [model.embedding, model.head, model.final_norm]
+    weights += [w for layer in model.layers for w in layer if w is not None]
+    found = {id(root_of(weight)): "weights" for weight in weights}
+    return found | {id(root_of(a)): "kv" for c in batch.caches for a in (c.keys, c.values)}
 
 
 def plain_values(found: dict[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,10 @@ import tracemalloc
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ..checks import check_whole_number
 from ..config import ModelConfig
-from .passes import itemsize, parameters
+from ..errors import ContextError
+from .passes import checked_segments, itemsize, parameters
 
 
 class InferenceLedger(NamedTuple):
@@ -42,14 +44,30 @@ def inference_ledger(
 ) -> InferenceLedger:
     """One sequence: a pass of `tokens` new ones after `cached`, in a cache of `context` tokens.
 
-    Our own cache is float32; another `kv_dtype` is for what-if.
+    Our own cache is float32; another `kv_dtype` is for what-if. Raises MiniferError for a dtype,
+    ContextError for lengths that are none or do not fit.
     """
+    _check(config, tokens, context, cached)
+    tokens, context, cached = int(tokens), int(context), int(cached)  # NumPy's would overflow
     weights = itemsize(dtype) * parameters(config)
     kv_cache = itemsize(kv_dtype) * config.kv_elements_per_token * context
     moments = activation_moments(config, [(tokens, cached)], dtype)
     moment = max(moments, key=lambda name: moments[name])
     peak = moments[moment]
     return InferenceLedger(weights, kv_cache, peak, weights + kv_cache + peak, moment)
+
+
+def _check(config: ModelConfig, tokens: int, context: int, cached: int) -> None:
+    limit = config.max_position_embeddings
+    for name, value, low in (("tokens", tokens, 1), ("context", context, 1), ("cached", cached, 0)):
+        check_whole_number(name, value, low)
+    if context > limit:
+        raise ContextError(f"context is {context}; allowed are 1 to {limit}, the model's own")
+    if tokens + cached > context:
+        raise ContextError(
+            f"{tokens} tokens after {cached} cached need {tokens + cached} places; the cache of "
+            f"`context` tokens has {context}: give a longer context, or fewer tokens"
+        )
 
 
 def activation_moments(
@@ -62,6 +80,7 @@ def activation_moments(
 
     What is always less than one of these (the embedding, the first norm, ...) is left out.
     """
+    segments = checked_segments(segments)
     D, F, V = c.hidden_size, c.intermediate_size, c.vocab_size
     H, K, E = c.num_attention_heads, c.num_key_value_heads, c.head_dim
     N, T = len(segments), sum(new for new, _ in segments)

@@ -13,6 +13,7 @@ those of the dimension key; T new tokens of all segments, R rows that reach the 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ..checks import whole_number
 from ..config import ModelConfig
 from ..errors import MiniferError
 from ..op import Cost
@@ -45,7 +46,7 @@ class Line(NamedTuple):
 
 def itemsize(dtype: str) -> int:
     """Bytes per element of a stored dtype."""
-    if dtype not in ITEMSIZES:
+    if not isinstance(dtype, str) or dtype not in ITEMSIZES:
         raise MiniferError(f"dtype is {dtype!r:.40}; allowed: {', '.join(ITEMSIZES)}")
     return ITEMSIZES[dtype]
 
@@ -111,6 +112,29 @@ def stored_by(model: Any) -> Stored:
     )
 
 
+def checked_segments(segments: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+    """Segments a pass can have: at least one, each of 1 or more new tokens after 0 or more.
+
+    Recordings ask for each decode step, so plain int are looked at once and nothing is copied.
+    """
+    try:
+        for new, cached in segments:
+            if type(new) is not int or type(cached) is not int or new < 1 or cached < 0:
+                break
+        else:
+            if segments:
+                return segments
+        found = [(whole_number(new, 1), whole_number(cached, 0)) for new, cached in segments]
+    except (TypeError, ValueError):  # no pairs at all
+        found = []
+    if not found or any(None in pair for pair in found):
+        raise MiniferError(
+            f"segments are {segments!r:.60}; allowed is a list of one or more pairs "
+            "(new tokens from 1, tokens in the cache from 0), whole numbers, as [(5, 0)]"
+        )
+    return found  # of NumPy's whole numbers: int, which do not overflow
+
+
 def pass_costs(
     c: ModelConfig,
     segments: Sequence[tuple[int, int]],
@@ -122,7 +146,8 @@ def pass_costs(
     segments: (new tokens, tokens in the cache) of each sequence. Activations and KV are float32,
     token ids and positions 8 bytes, as everywhere on the CPU.
     """
-    if isinstance(stored, str):
+    segments = checked_segments(segments)
+    if not isinstance(stored, Stored):
         stored = stored_as(c, stored)
     D, F, L = c.hidden_size, c.intermediate_size, c.num_hidden_layers
     H, K, E = c.num_attention_heads, c.num_key_value_heads, c.head_dim
@@ -173,6 +198,7 @@ def matmul_flops(
     c: ModelConfig, segments: Sequence[tuple[int, int]], all_rows: bool = False
 ) -> int:
     """Required FLOPs of the matrix products alone: linear layers and visible pairs."""
+    segments = checked_segments(segments)
     T = sum(new for new, _ in segments)
     R = T if all_rows else len(segments)
     head = c.vocab_size * c.hidden_size

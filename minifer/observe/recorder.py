@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import MiniferError
-from ..op import Cost, Watched
+from ..op import REGISTRY, Cost, Watched
 from .passes import Stored, pass_costs, stored_by
 from .watching import watching
 
@@ -64,13 +64,21 @@ class OpenStep(NamedTuple):
     begin: float
 
 
+class OpenPass(NamedTuple):
+    """A pass that runs: its table, its step, and how many steps were open when it began."""
+
+    ops: Any
+    step: OpenStep
+    opened: int
+
+
 class Receipt(NamedTuple):
     """What one token, or a whole recording, required. What is not known is None."""
 
-    weight_bytes: int
-    kv_bytes_read: int
-    kv_bytes_written: int
-    flops: int
+    weight_bytes: int | None
+    kv_bytes_read: int | None
+    kv_bytes_written: int | None
+    flops: int | None
     intensity: float | None  # FLOPs per byte of weights and KV
     seconds: float | None
     floor_seconds: float | None = None
@@ -96,33 +104,42 @@ class Recording:
         self._stored: dict[int, tuple[Any, Stored]] = {}
         self._open: list[OpenStep] = [OpenStep(0, (), 0, 0.0)]  # a hook may call generate itself
         self._inside = False
+        self._passes: list[OpenPass] = []  # and may call the model
 
     def run(self, watched: Watched, path: list[str], args: tuple, kwargs: dict) -> Any:
         """Run one op for the table and note what it took."""
         spec, clock, seconds, begin = watched.spec, watched.backend.clock, None, None
         if self._inside:  # a group's twin that calls ops: its own cost stands for all of them
             return watched.call(*args, **kwargs)
+        step = self._step_of(watched)
         self._inside = spec.group and watched.kind not in ("reference", "swapped")
+        if spec.is_pass:
+            self._passes.append(OpenPass(watched.ops, step, len(self._open)))
         if self.time == "op" or (self.time == "step" and spec.is_pass):
             begin = clock()
         try:
             result = watched.call(*args, **kwargs)
         finally:
             self._inside = False
+            if spec.is_pass:
+                self._passes.pop()
         if begin is not None:
             seconds = clock() - begin
-        step = self._open[-1]
         scope = (*step.scope, *path)
         if seconds is not None and (spec.group or not self.per_op):
             self.spans.append(Span(step.request, scope, spec.name, begin, seconds))
         if spec.is_pass:
-            self._note_pass(watched, args, scope)
+            self._note_pass(watched, args, scope, step.request)
         if watched.opened and self.per_op:
             self.opened.add(spec.name)  # its ops have noted themselves
         elif self.per_op:
             shown = {name: value for name, value in kwargs.items() if name != "tap"}
             counts = watched.cost or spec.cost
-            cost = counts(*args, **shown) if counts else None
+            try:
+                cost = counts(*args, **shown) if counts else None
+            except Exception:  # shapes it cannot read: say which, in words
+                spec.signature.check(spec.name, args, kwargs, result)
+                raise
             known = watched.cost is not None and watched.kind != "swapped"
             self.rows.append(
                 Row(
@@ -131,7 +148,18 @@ class Recording:
             )  # fmt: skip
         return result
 
-    def _note_pass(self, watched: Watched, args: tuple, scope: tuple[str, ...]) -> None:
+    def _step_of(self, watched: Watched) -> "OpenStep":
+        """The step an op belongs to; none for a pass that a hook runs inside another pass."""
+        if not self._passes:
+            return self._open[-1]
+        ops, step, opened = self._passes[-1]
+        if watched.ops is ops:
+            return step
+        return self._open[-1] if len(self._open) > opened else self._open[0]
+
+    def _note_pass(
+        self, watched: Watched, args: tuple, scope: tuple[str, ...], request: int
+    ) -> None:
         """What only the pass knows: its swaps, its caches and, in step mode, all its costs."""
         model, batch, all_rows = args
         kinds = watched.ops.kinds
@@ -143,19 +171,24 @@ class Recording:
                 cache.bytes_per_token * (cache.length + part.stop - part.start)
                 for part, cache in zip(batch.rows, batch.caches, strict=True)
             )
-            self.kv_bytes.append(KVBytes(self._open[-1].request, end, held))
+            self.kv_bytes.append(KVBytes(request, end, held))
         if self.per_op:
             return
         segments = [
             (part.stop - part.start, cache.length)
             for part, cache in zip(batch.rows, batch.caches, strict=True)
         ]
-        _, stored = self._stored.setdefault(id(model), (model, stored_by(model)))
+        groups = [name for name in kinds if kinds[name] == "swapped" and REGISTRY[name].group]
         begin = self.spans[-1].begin
+        if groups:  # which ops ran inside, no formula can know
+            row = (request, scope, watched.spec.name, "swapped", 1, None, False, begin, None)
+            self.rows.append(Row(*row))
+            return
+        _, stored = self._stored.setdefault(id(model), (model, stored_by(model)))
         for name, (calls, cost) in pass_costs(model.config, segments, stored, all_rows).items():
             kind = kinds[name]
             known = kind == "reference"
-            row = (self._open[-1].request, scope, name, kind, calls, cost, known, begin, None)
+            row = (request, scope, name, kind, calls, cost, known, begin, None)
             self.rows.append(Row(*row))
 
     def open_step(self, request: Any, phase: str, position: int, clock: Any) -> None:
@@ -210,10 +243,11 @@ class Recording:
 
 
 def _receipt(rows: list[Row], seconds: float | None) -> Receipt:
+    if any(row.cost is None for row in rows):  # a sum without it would be too small
+        return Receipt(None, None, None, None, None, seconds)
     total = Cost()
     for row in rows:
-        if row.cost is not None:
-            total += row.cost
+        total += row.cost
     moved = total.weight_bytes + total.kv_bytes_read + total.kv_bytes_written
     return Receipt(
         total.weight_bytes,

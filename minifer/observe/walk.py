@@ -111,6 +111,15 @@ def walk(
     return Walk(met, phases, ids, decoded, len(model.layers), layer, repeats)
 
 
+def refuse_no_room(model: Model) -> None:
+    """Raise ContextError for a context that holds no prompt and a decode step, however short."""
+    if model.config.max_position_embeddings < 2:
+        raise ContextError(
+            "the model's context is 1 token; walk shows a prompt and a decode step after it, which "
+            "take 2: walk another model, as --model default"
+        )
+
+
 def _refuse(model: Model, ids: list[int], layer: int | None, repeats: int) -> None:
     check_whole_number("repeats", repeats, 1, MiniferError)
     if layer is not None:
@@ -126,6 +135,7 @@ def _refuse(model: Model, ids: list[int], layer: int | None, repeats: int) -> No
     if model.table.changes:
         names = ", ".join(sorted({change.name for change in model.table.changes}))
         raise MiniferError(f"hooks or swaps are in force ({names}); undo them before a walk")
+    refuse_no_room(model)
     if len(ids) > LONGEST:
         raise ContextError(
             f"the prompt has {len(ids)} tokens; walk shows one pass, of at most {LONGEST}; "
