@@ -115,8 +115,8 @@ def _shards(index: Path, map_file: bool) -> Checkpoint:
         # A plain base name only: an index must not make us read outside its folder.
         if not isinstance(shard, str) or not re.fullmatch(r"[\w.+-]+\.safetensors", shard):
             raise CheckpointError(
-                f"{index}: tensor {name} is said to be in {shard!r}; expected the plain name of a "
-                ".safetensors file in the same folder"
+                f"{index}: tensor {name:.200} is said to be in {shard!r:.80}; expected the plain "
+                "name of a .safetensors file in the same folder"
             )
         if shard not in opened:
             if not (index.parent / shard).is_file():

@@ -43,7 +43,8 @@ class Sizes:
         architecture = gguf.expect("general.architecture", str)
         if architecture != "llama":
             raise CheckpointError(
-                f"{gguf.path}: general.architecture is {architecture!r}; converted is only 'llama'"
+                f"{gguf.path}: general.architecture is {architecture!r:.80}; converted is only "
+                "'llama'"
             )
         keys = {
             "layers": "block_count",

@@ -5,9 +5,10 @@ And the other way round: a text file of ours appears whole, or not at all.
 
 import json
 import os
+import stat
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,7 +19,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key {twice!r} stands there twice")
+        raise ValueError(f"the key {twice!r:.80} stands there twice")
     return found
 
 
@@ -65,7 +66,13 @@ def refuse_unwritable(path: Path, named: str) -> None:
         raise MiniferError(f"{named}: the folder {path.parent} {found}")
     if _is_special(path):
         return
+    if os.path.isfile(path) and not os.access(path, os.W_OK):  # a rename would replace it
+        raise MiniferError(
+            f"{named}: the file is read-only; make it writable (chmod u+w) or give another name"
+        )
     try:  # a name the system refuses, a folder that cannot be written
+        with suppress(FileNotFoundError):
+            os.stat(path)
         temporary = _temporary_beside(path)
         temporary.touch()
         temporary.unlink()
@@ -80,21 +87,37 @@ def _is_special(path: Path) -> bool:
 
 
 def _temporary_beside(path: Path) -> Path:
-    """Where a file is written before it gets its name. A link stays a link: its target counts."""
-    target = Path(os.path.realpath(path))
-    return target.with_name(f".{target.name}.{os.getpid()}")
+    """Where a file is written before it gets its name. A link stays a link: its target counts.
+
+    Random, so that two threads never share one; short, so that the file's own name may be long.
+    """
+    return Path(os.path.realpath(path)).with_name(f".minifer-{os.urandom(8).hex()}")
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[str]]:
-    """A UTF-8 text file to write: a temporary name beside it, then a rename. Raises OSError."""
+    """A UTF-8 text file to write: a temporary name beside it, then a rename. Raises OSError.
+
+    A file that was there keeps its permissions; of several writers one wins, whole.
+    """
     if _is_special(path):
         with open(path, "w", encoding="utf-8") as file:
             yield file
         return
     temporary = _temporary_beside(path)
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
+        mode = stat.S_IMODE(os.stat(path).st_mode) & 0o777
+    except FileNotFoundError:
+        mode = None
+
+    def private(name: str, flags: int) -> int:  # never more open than the file it replaces
+        return os.open(name, flags, 0o666 if mode is None else mode)
+
+    try:
+        with open(temporary, "x", encoding="utf-8", opener=private) as file:
+            if mode is not None:
+                with suppress(OSError):  # what the umask took away; some disks know no modes
+                    os.chmod(temporary, mode)
             yield file
         os.replace(temporary, os.path.realpath(path))
     finally:

@@ -126,6 +126,20 @@ def test_the_card_fits_80_columns(inspect, config, data, args):
     assert [head for line in lines for head in heads if line.startswith(head)] == heads
 
 
+def test_the_greatest_figures_fit_80_columns(inspect, config):
+    most = 2**31 - 1
+    sizes = "vocab_size hidden_size intermediate_size num_attention_heads num_key_value_heads"
+    huge = dict.fromkeys(sizes.split(), most) | {"head_dim": most - 1, "num_hidden_layers": 10_000}
+    small = {**dict.fromkeys(sizes.split(), 1), "head_dim": 2, "num_hidden_layers": 1}
+    for sizes in (huge, small):
+        more = {"max_position_embeddings": most, "torch_dtype": "界" * 30}
+        more |= {"bos_token_id": 0, "eos_token_id": 0}
+        for args in (["--prompt-tokens", most, "--context", most - 1, "--batch", most], []):
+            ran = inspect(*args, "--price-per-hour", 1e-9, of=config(**sizes, **more))
+            lines = ran.out.splitlines()[1:]
+            assert ran.code == 0 and all(len(line) <= 80 and line.isascii() for line in lines)
+
+
 def test_counts_are_exact_and_predictions_have_three_digits(inspect, config):
     ran = inspect("--prompt-tokens", 2048, of=config(LLAMA_2_70B))
     card = inspect("--json", "--prompt-tokens", 2048, of=config(LLAMA_2_70B)).json

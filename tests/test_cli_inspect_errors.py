@@ -28,8 +28,8 @@ def config(tmp_path):
         (["--device-spec", "A100-88G"], "--device-spec: no device is called 'A100-88G'; near it: "),
         (["--device-spec", ""], "--device-spec: no device is called ''"),
         *[
-            (["--price-per-hour", value], f"'{value}': expected a number above 0 and below 1e12")
-            for value in ("0", "-1", "nan", "inf", "1e12", "cheap", "")
+            (["--price-per-hour", value], f"'{value}': expected a number from 1e-9 to below 1e12")
+            for value in ("0", "-1", "nan", "inf", "1e12", "cheap", "", "1e-320", "9e-10")
         ],
     ],
 )

@@ -1,13 +1,18 @@
 """What the command line says: usage errors word for word, the table, help; and when it says it."""
 
+import json
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cli_runs import cli
 from tiny_model import tiny_model, write_tiny_model
 
 import minifer
+from minifer.json_file import refuse_unwritable, whole_file
+
+posix = pytest.mark.skipif(os.name == "nt", reason="modes, links and long names of POSIX")
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +140,71 @@ def test_a_folder_that_cannot_be_written(generate, tmp_path, monkeypatch, never_
     ran = generate("a", "--output", target)
     assert (ran.code, ran.err) == (1, f"minifer: error: --output {target}: Permission denied\n")
     assert target.exists() == there
+
+
+def test_a_file_that_is_read_only_is_not_replaced(generate, tmp_path, monkeypatch, never_loaded):
+    target = tmp_path / "answer.json"
+    target.write_text("old", encoding="utf-8")
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write anywhere
+    ran = generate("a", "--output", target)
+    assert (ran.code, ran.err) == (
+        1,
+        f"minifer: error: --output {target}: the file is read-only; make it writable (chmod u+w) "
+        "or give another name\n",
+    )
+
+
+@posix
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
+def test_a_file_that_is_written_again_keeps_its_mode(generate, tmp_path, mode):
+    target, fresh = tmp_path / "answer.json", tmp_path / "fresh.json"
+    target.write_text("old", encoding="utf-8")
+    target.chmod(mode)
+    for path in (target, fresh):
+        assert generate("a", "-n", 1, "-q", "--output", path).code == 0
+        assert json.loads(path.read_text(encoding="utf-8"))
+    umask = os.umask(0)
+    os.umask(umask)
+    assert [path.stat().st_mode & 0o777 for path in (target, fresh)] == [mode, 0o666 & ~umask]
+
+
+@posix
+def test_a_name_as_long_as_the_system_allows(generate, tmp_path):
+    assert generate("a", "-n", 1, "-q", "--output", tmp_path / ("x" * 255)).code == 0
+    assert [len(path.name) for path in tmp_path.iterdir()] == [255]
+
+
+def test_of_writers_at_the_same_time_one_wins_whole(tmp_path):
+    target, texts = tmp_path / "a.json", [letter * 300_000 for letter in "abcdefgh"]
+
+    def write(text):
+        for _ in range(20):
+            refuse_unwritable(target, "it")
+            with whole_file(target) as file:
+                file.write(text)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, texts))  # raises what a thread raised
+    assert target.read_text(encoding="utf-8") in texts and list(tmp_path.iterdir()) == [target]
+
+
+@posix
+@pytest.mark.parametrize("other", ["o.json", "./o.json", "sub/../o.json", "link.json", "late.json"])
+def test_result_and_trace_in_one_file_are_a_usage_error(
+    generate, tmp_path, monkeypatch, never_loaded, other
+):
+    monkeypatch.chdir(tmp_path)
+    os.mkdir("sub")
+    os.symlink("o.json", "link.json")  # dangling: a name for a file that is not there yet
+    os.symlink(tmp_path / "link.json", "late.json")
+    for flags in (
+        ("--output", "o.json", "--trace", other),
+        ("--trace", "o.json", "--output", other),
+    ):
+        ran = generate("a", *flags)
+        assert (ran.code, ran.out) == (2, "") and "are one file; give each its own\n" in ran.err
+    assert "loaded first" in generate("a", "--output", "o.json", "--trace", "t.json").err
+    assert "loaded first" in generate("a", "--output", os.devnull, "--trace", os.devnull).err
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /proc here")

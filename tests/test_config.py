@@ -116,6 +116,18 @@ def test_an_unknown_family_is_told_what_is_known(kind):
         read(model_type=kind)
 
 
+def test_an_endless_value_is_not_echoed_whole():
+    long = "x" * 10_000_000
+    for key in ("model_type", "hidden_act", "vocab_size", "tie_word_embeddings", "rope_scaling"):
+        with pytest.raises(ConfigError, match=f"{key} is 'xxx") as caught:
+            read({key: long})
+        assert len(str(caught.value)) < 200
+    for scaling in ({"type": long}, {long: {}}):
+        with pytest.raises(ConfigError, match="rope_scaling: ") as caught:
+            read(rope_scaling=scaling)
+        assert len(str(caught.value)) < 300
+
+
 @pytest.mark.parametrize("value", ["gelu", "gelu_new", "relu", 3, ["silu"], {}])
 def test_only_silu(value):
     with pytest.raises(ConfigError, match=r"hidden_act is .*, expected silu"):
@@ -204,6 +216,18 @@ def test_low_and_high_frequencies_in_their_order():
 def test_a_scaling_that_is_no_object(value):
     with pytest.raises(ConfigError, match=r"rope_scaling is .*, expected an object"):
         read(rope_scaling=value)
+
+
+@pytest.mark.parametrize("section", ["rope_scaling", "rope_parameters"])
+def test_a_rope_per_kind_of_layer_is_refused(section):
+    full, sliding = {"rope_type": "default", "rope_theta": 1e6}, {"rope_type": "default"}
+    nested = {"full_attention": full, "sliding_attention": sliding}
+    for value in (nested, {"rope_type": "default", "sliding_attention": {}}):
+        said = rf"^config.json: {section}: \w+_attention is \{{.*, expected nothing: one rope for "
+        with pytest.raises(ConfigError, match=said):
+            read({section: value})
+    with pytest.raises(ConfigError, match=r"mrope_section is \[16, 24\], expected nothing"):
+        read({section: {"rope_type": "default", "mrope_section": [16, 24]}})
 
 
 def test_a_part_of_the_width_turned_is_refused():

@@ -219,6 +219,9 @@ def test_lengths_nobody_names_are_what_the_context_has_room_for(limit, asked, fo
         ((0, None), "a prompt of 0 tokens: this model takes 1 to 100"),
         ((None, 100), "100 tokens cached needs 101 places: the model's context is 100, so 0 to 99"),
         ((None, -1), "so 0 to 99 may be cached"),
+        ((5.5, None), "a prompt of 5.5 tokens: this model takes 1 to 100"),
+        ((True, None), "a prompt of True tokens"),
+        ((None, "7"), "a decode step with '7' tokens cached: the model's context is 100, so 0 to"),
     ],
 )
 def test_lengths_beyond_the_context(lengths, said):
@@ -226,10 +229,13 @@ def test_lengths_beyond_the_context(lengths, said):
         cost_card(config(30, 8, 8, 2, 2, 1, context=100), "float32", None, *lengths)
 
 
-@pytest.mark.parametrize("wrong", [{"dtype": "int8"}, {"kv_dtype": "fp8"}, {"batch": 0}])
+WRONG = [("dtype", "int8"), ("kv_dtype", "fp8"), ("kv_dtype", ""), ("batch", 0), ("batch", 1.5)]
+
+
+@pytest.mark.parametrize("wrong", [*WRONG, ("dtype", ["x"]), ("batch", "2")])
 def test_settings_that_are_none(wrong):
-    with pytest.raises(MiniferError, match=r"allowed"):
-        cost_card(LLAMA_2_7B, **wrong)
+    with pytest.raises(MiniferError, match=f"^(kv_)?{wrong[0].removeprefix('kv_')} is .* ?allowed"):
+        cost_card(LLAMA_2_7B, **dict([wrong]))
 
 
 # ---- ceilings ----------------------------------------------------------------------------------

@@ -116,3 +116,27 @@ def test_the_default_models_prefill_takes_no_more_than_predicted():
     measured = measure_peak(model, [minifer.Segment(ids, model.new_cache(256))])
     predicted = max(activation_moments(model.config, [(256, 0)]).values())
     assert 0.6 * predicted < measured < predicted + 300_000
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ((-5, -3), "tokens is -5; allowed is a whole number from 1"),
+        ((5, -3), "context is -3; allowed is a whole number from 1"),
+        ((5.5, 10), "tokens is 5.5; allowed is a whole number from 1"),
+        ((5, 30, "float32", -20), "cached is -20; allowed is a whole number from 0"),
+        ((100, 10), "100 tokens after 0 cached need 100 places; the cache of `context` tokens has"),
+        ((5, 10, "float32", 6), "5 tokens after 6 cached need 11 places"),
+        ((5, 129), "context is 129; allowed are 1 to 128, the model's own"),
+        ((5, 10, ["x"]), r"dtype is \['x'\]; allowed"),
+    ],
+)
+def test_what_no_cache_holds_is_refused(asked, said):
+    with pytest.raises(MiniferError, match=said):
+        inference_ledger(tiny_model().config, *asked)
+
+
+def test_numpys_whole_numbers_are_taken():
+    config = tiny_model().config
+    numpys = inference_ledger(config, np.int8(100), np.int8(127), cached=np.int8(27))
+    assert numpys == inference_ledger(config, 100, 127, cached=27)

@@ -3,6 +3,7 @@
 import ast
 import inspect
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -111,6 +112,24 @@ def test_matrix_products_are_what_is_left_without_elementwise():
 def test_an_unknown_dtype_is_refused():
     with pytest.raises(MiniferError, match="dtype is 'int8'; allowed: float32, float16, bfloat16"):
         pass_costs(tiny_model().config, [(1, 0)], "int8")
+    with pytest.raises(MiniferError, match=r"dtype is \['x'\]; allowed"):
+        pass_costs(tiny_model().config, [(1, 0)], ["x"])
+
+
+NO_PASS = [[], [(-1, 0)], [(0, 3)], [(1, -1)], [(5.5, 0)], [(1, 0), (True, 0)], [3], [(1,)], None]
+
+
+@pytest.mark.parametrize("segments", [*NO_PASS, ["ab"]])
+def test_segments_no_pass_has_are_refused(segments):
+    for function in (pass_costs, passes.matmul_flops):
+        with pytest.raises(MiniferError, match=r"^segments are .*; allowed is a list of one or mo"):
+            function(tiny_model().config, segments)
+
+
+def test_numpys_whole_numbers_are_taken_and_do_not_overflow():
+    c, (new, cached) = tiny_model().config, (2**20, 2**30)
+    found = pass_costs(c, [(np.int32(new), np.int32(cached))])
+    assert found == pass_costs(c, [(new, cached)])
 
 
 # Power: a formula that is a little wrong is noticed.

@@ -39,6 +39,17 @@ def test_step_mode_watches_the_pass_and_nothing_else():
     assert watched == {"transformer"}
 
 
+def test_step_mode_looks_at_the_weights_once(monkeypatch):
+    from minifer.observe import recorder
+
+    model, calls = tiny_model(), []
+    original = recorder.stored_by
+    monkeypatch.setattr(recorder, "stored_by", lambda m: calls.append(m) or original(m))
+    with minifer.record(time="step"):
+        list(minifer.generate(model, IDS, max_tokens=5, ignore_eos=True))
+    assert calls == [model]
+
+
 def test_step_mode_beside_a_hook_counts_once():
     model = tiny_model()
     with minifer.record(time="step") as plain:

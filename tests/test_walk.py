@@ -4,9 +4,11 @@ import textwrap
 
 import numpy as np
 import pytest
-from tiny_model import CONFIG, tiny_model
+from cli_runs import cli
+from tiny_model import CONFIG, tiny_model, write_tiny_model
 from walk_runs import IDS, LAYERS, MODELS, ORDER, counted, load, of_function, statement, walked
 
+from minifer.errors import ContextError
 from minifer.observe.walk import walk
 from minifer.observe.walk_source import ROOT, read_function, watched_functions
 from minifer.observe.walk_trace import Tracer, describe, tracing
@@ -213,3 +215,18 @@ def test_every_op_is_watched():
     names = {function.name for function in watched_functions()}
     missing = [s.name for s in REGISTRY.values() if s.reference.__qualname__ not in names]
     assert not missing
+
+
+def test_a_context_of_one_token_is_no_fault_of_the_prompt(capsys, tmp_path):
+    model = tiny_model(max_position_embeddings=1)
+    folder = write_tiny_model(tmp_path / "one", max_position_embeddings=1)
+    refusals = []
+    for ids in ([5], [5, 6, 7]):
+        with pytest.raises(ContextError) as caught:
+            model.table.kernels = "reference"
+            walk(model, ids)
+        refusals.append(str(caught.value))
+    refusals.append(cli(capsys, "walk", "-m", folder).err)
+    for said in refusals:
+        assert "the model's context is 1 token; walk shows a prompt and a decode" in said
+        assert "shorten" not in said and "walk another model" in said

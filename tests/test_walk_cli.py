@@ -122,6 +122,16 @@ def test_it_fits_the_terminal(walk, monkeypatch, width):
     assert beside == (width >= 135)
 
 
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [*[(300, n) for n in ("9" * 20, 2**31, 301)], *[(80, n) for n in (0, -5, "", 20, "²", "wide")]],
+)
+def test_a_width_no_terminal_has(walk, monkeypatch, width, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = walk("hi", "--function", "gate").out.splitlines()
+    assert max(map(len, lines)) == width
+
+
 def test_a_pipe_is_80_columns_without_colours_and_in_its_encoding(folder):
     ran = run("walk", "-m", folder, "--repeats", 1, PYTHONUTF8="0", PYTHONIOENCODING="ascii")
     assert ran.code == 0 and ran.out.isascii() and "\x1b" not in ran.out

@@ -2,7 +2,10 @@
 
 import html.parser
 import json
+import os
 import re
+import shutil
+import sys
 
 import pytest
 from cli_runs import cli
@@ -121,3 +124,11 @@ def test_a_page_that_cannot_be_written_is_said_before_the_run(walk, tmp_path, mo
     monkeypatch.setattr("minifer.cli.walk.open_model", load)
     ran = walk("--html", tmp_path / where)
     assert ran.code == 1 and ran.err.startswith(f"minifer: error: --html {tmp_path / where}: ")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names that are bytes: not everywhere")
+def test_a_folder_whose_name_is_no_text(capsys, folder, tmp_path):
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/mod\xff")
+    shutil.copytree(folder, odd)
+    ran = cli(capsys, "walk", "-m", odd, "--repeats", 1, "hi", "--html", tmp_path / "w.html")
+    assert ran.code == 0 and f"{tmp_path}/mod?" in (tmp_path / "w.html").read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
 """generate: a prompt in, its continuation out, token by token."""
 
 import argparse
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -110,6 +111,7 @@ def run(args: argparse.Namespace) -> int:
         check_output(args.output)
     if args.trace is not None:
         check_output(args.trace, "--trace")
+    refuse_one_file_twice(args)
     model = open_model(args)
     if args.verbose:
         from .report import describe
@@ -138,6 +140,18 @@ def run(args: argparse.Namespace) -> int:
             say(f"trace: {args.trace}; open it at ui.perfetto.dev")
             say("every op was timed and every group opened, which takes time itself")
     return 130 if interrupted else 0
+
+
+def refuse_one_file_twice(args: argparse.Namespace) -> None:
+    """A usage error where the trace would replace the result, by whatever name or link."""
+    if args.output is None or args.trace is None:
+        return
+    one, other = map(os.path.realpath, (args.output, args.trace))
+    special = os.path.exists(one) and not os.path.isfile(one)  # a device takes both
+    if one == other and not special:
+        args.command_parser.error(
+            f"--output {args.output} and --trace {args.trace} are one file; give each its own"
+        )
 
 
 def watching(args: argparse.Namespace) -> Any:

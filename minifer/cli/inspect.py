@@ -48,13 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def price(text: str) -> float:
-    """A number above zero, for argparse."""
+    """A number from a billionth, for argparse: what smaller ones cost, no float could tell."""
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value < 1e12:  # NaN is neither
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0 and below 1e12")
+    if not 1e-9 <= value < 1e12:  # NaN is neither
+        raise argparse.ArgumentTypeError(f"{text!r:.40}: expected a number from 1e-9 to below 1e12")
     return value
 
 
@@ -144,7 +144,7 @@ def choose_dtype(asked: str | None, data: dict[str, Any]) -> tuple[str, str]:
         return DTYPES[0], "config.json names none"
     if data[key] in DTYPES:
         return data[key], f"{key} of config.json"
-    return DTYPES[0], f"{key} of config.json is {data[key]!r:.24}, which is none of ours"
+    return DTYPES[0], f"{key} of config.json is {data[key]!a:.24}, which is none of ours"
 
 
 def chosen_devices(args: argparse.Namespace) -> "list[Device]":

@@ -24,6 +24,7 @@ from .common import (
 )
 
 HELP = "one prefill pass and one decode step, line by line: shapes, bytes, FLOPs, time"
+NARROWEST, WIDEST = 80, 300  # the figures need as much; a line of source never needs more
 PROMPT = "What is the capital of France?"
 
 
@@ -64,10 +65,11 @@ def run(args: argparse.Namespace) -> int:
         args.command_parser.error(
             f"--layer {args.layer}: the model has the layers 0 to {len(model.layers) - 1}"
         )
-    messages = as_messages(args, model, prompt)
     from ..decoding import encode_prompt
-    from ..observe.walk import walk
+    from ..observe.walk import refuse_no_room, walk
 
+    refuse_no_room(model)  # first: no prompt would be short enough
+    messages = as_messages(args, model, prompt)
     found = walk(model, encode_prompt(model, messages), args.layer, args.repeats)
     machine = machine_of(model)
     about = facts(model, machine, found, prompt, chat=messages is not prompt)
@@ -147,7 +149,9 @@ def show_it(
     if args.html is not None:
         from ..observe.walk_html import page
 
-        write_atomically(args.html, page(found, about, names))
+        text = page(found, about, names)
+        # A folder's name may hold bytes that are no text.
+        write_atomically(args.html, text.encode("utf-8", "replace").decode("utf-8"))
     if args.json:
         shown = {**machine, **found.to_json()}
         if names is not None:
@@ -167,9 +171,10 @@ def style_of_terminal() -> Any:
     """Width, colours and bars of stdout: 80 columns in a pipe, no colour there or with NO_COLOR."""
     from ..observe.walk_text import ASCII_BARS, Style
 
-    width = max(80, shutil.get_terminal_size((80, 24)).columns)
+    width = shutil.get_terminal_size((NARROWEST, 24)).columns
     if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdigit():
-        width = 80
+        width = NARROWEST
+    width = min(max(NARROWEST, width), WIDEST)  # COLUMNS may say anything
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     style = Style(width, sys.stdout.isatty() and not plain)

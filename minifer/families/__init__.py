@@ -14,6 +14,7 @@ def family_of(data: dict[str, Any], source: str) -> Any:
     kind = data.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ConfigError(
-            f"{source}: model_type is {kind!r}; this version knows {', '.join(sorted(FAMILIES))}"
+            f"{source}: model_type is {kind!r:.80}; this version knows "
+            f"{', '.join(sorted(FAMILIES))}"
         )
     return FAMILIES[kind]

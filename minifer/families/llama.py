@@ -8,6 +8,10 @@ from ..errors import ConfigError
 # Tensors some files still carry and nobody needs: the angles are computed (rope.py).
 IGNORED = ("rotary_emb.inv_freq",)
 HEAD = "lm_head.weight"
+ROPE_KEYS = (
+    *("rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "low_freq_factor"),
+    *("high_freq_factor", "original_max_position_embeddings"),
+)
 
 
 def read_config(data: dict[str, Any], source: str) -> ModelConfig:
@@ -56,6 +60,9 @@ def _read_rope(fields: Fields) -> RopeConfig:
             raise holder.refuse("partial_rotary_factor", "1")
     if scaling is None:
         return RopeConfig(theta)
+    for key, value in scaling.data.items():  # a rope per kind of layer, factors per frequency, ...
+        if key not in ROPE_KEYS and isinstance(value, (dict, list)):
+            raise scaling.refuse(f"{key:.80}", "nothing: one rope for all layers is built")
     theta = scaling.number("rope_theta", theta)
     key = "rope_type" if "rope_type" in scaling else "type"
     kind = scaling.data[key] if key in scaling else "default"

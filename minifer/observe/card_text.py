@@ -32,16 +32,20 @@ def model_lines(card: CostCard, source: str, why: str, kv_why: str) -> list[str]
         (f"E {c.head_dim}", "head width"),
         (f"V {c.vocab_size}", "vocabulary"),
     ]
-    cells = [f"{f'{letter} {meaning}':<26}" for letter, meaning in letters]
-    rows = ["".join(cells[i : i + 3]).rstrip() for i in range(0, len(cells), 3)]
+    texts = [f"{letter} {meaning}" for letter, meaning in letters]
+    each = 3 if max(map(len, texts)) < 26 else 2  # to a row
+    cells = [f"{text:<{78 // each}}" for text in texts]
+    rows = ["".join(cells[i : i + each]).rstrip() for i in range(0, len(cells), each)]
     return [
         f"model        {source}",
         f"  family {c.family}, context {c.max_position_embeddings}, head {tied}",
         *(f"  {row}" for row in rows),
-        f"  weights {card.dtype} ({why})",
+        *wrapped(f"weights {card.dtype} ({why})"),
         f"  KV cache {card.kv_dtype} ({kv_why})",
-        f"  T {card.prompt_tokens} tokens of prompt, S {card.context} cached before a decode step, "
-        f"B {card.batch}",
+        *wrapped(
+            f"T {card.prompt_tokens} tokens of prompt, S {card.context} cached before a decode "
+            f"step, B {card.batch}"
+        ),
     ]
 
 
@@ -77,9 +81,10 @@ def pass_lines(card: CostCard) -> list[str]:
         ("  KV read", prefill.kv_bytes_read, decode.kv_bytes_read),
         ("  KV written", prefill.kv_bytes_written, decode.kv_bytes_written),
     ]
-    titles = f"prefill, T {card.prompt_tokens}", f"decode, S {card.context}, B {card.batch}"
+    lengths = f"S {card.context}, B {card.batch}"
+    title = f"decode, {lengths}" if len(lengths) < 20 else lengths
     return [
-        f"{'one pass':<24}{titles[0]:>28}{titles[1]:>28}",
+        f"{'one pass':<24}{f'prefill, T {card.prompt_tokens}':>28}{title:>28}",
         *(f"  {name:<22}{whole(one, 28)}{whole(other, 28)}" for name, one, other in rows),
         f"  {'FLOP/B, products':<22}{amount(prefill.intensity):>28}{amount(decode.intensity):>28}",
         *wrapped(
@@ -144,6 +149,8 @@ def layer_lines(card: CostCard) -> list[str]:
 
 def _layer_line(row: Row) -> str:
     shape = "" if row.name == "attention" else f"{row.inputs} -> {row.outputs}"
+    if len(shape) > 17:
+        shape = f"{row.inputs:.1e}->{row.outputs:.1e}"
     line = f"  {row.name:<10}{shape:>17}"
     for work, unit, widths in ((row.prefill, 1e9, (9, 8, 8)), (row.decode, 1e6, (10, 8, 8))):
         figures = work.flops / unit, work.bytes / 1e6, work.intensity
@@ -248,11 +255,11 @@ def cited(text: str) -> list[str]:
 
 
 def duration(seconds: float) -> str:
-    """Three digits and a unit."""
-    for unit, size in (("s", 1), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= 0.9995 * size:
-            return f"{significant(seconds / size)} {unit}"
-    return f"{significant(seconds / 1e-9)} ns"
+    """Three digits and a unit; two where 9 characters hold no more."""
+    units = (("s", 1), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), ("ps", 1e-12))
+    unit, size = next((u for u in units if seconds >= 0.9995 * u[1]), units[-1])
+    text = f"{significant(seconds / size)} {unit}"
+    return text if len(text) < 10 else f"{seconds / size:.1e} {unit}"
 
 
 def amount(value: float) -> str:

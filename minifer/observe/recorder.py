@@ -184,7 +184,9 @@ class Recording:
             row = (request, scope, watched.spec.name, "swapped", 1, None, False, begin, None)
             self.rows.append(Row(*row))
             return
-        _, stored = self._stored.setdefault(id(model), (model, stored_by(model)))
+        if id(model) not in self._stored:  # the model is kept with it, so the id stays its own
+            self._stored[id(model)] = model, stored_by(model)
+        _, stored = self._stored[id(model)]
         for name, (calls, cost) in pass_costs(model.config, segments, stored, all_rows).items():
             kind = kinds[name]
             known = kind == "reference"

@@ -12,23 +12,23 @@ import random
 import statistics
 import sys
 import time
+from contextlib import nullcontext
 
 import minifer
 from minifer.cli.report import hardware, threads
+from minifer.observe.recorder import Recording
+from minifer.observe.watching import watching
 
 MODES = {"off, again": "off", "count": None, "step": "step", "op": "op"}
 
 
-def one_step(model: minifer.Model, cache: minifer.KVCache, mode: str | None) -> float:
-    """Seconds of one decode step, the recording's own beginning and end included."""
+def one_step(model: minifer.Model, cache: minifer.KVCache, watcher: Recording | None) -> float:
+    """Seconds of one decode step."""
     length = cache.length
-    begin = time.perf_counter()
-    if mode == "off":
+    with watching(watcher) if watcher else nullcontext():
+        begin = time.perf_counter()
         model.forward([100], cache, last_only=True)
-    else:
-        with minifer.record(time=mode):
-            model.forward([100], cache, last_only=True)
-    seconds = time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
     cache.truncate(length)
     return seconds
 
@@ -37,13 +37,17 @@ def measure(model: minifer.Model, rounds: int, context: int) -> dict[str, tuple[
     """mode -> quartiles of the share it adds."""
     cache = model.new_cache(context + 1)
     model.forward(list(range(100, 100 + context)), cache)
+    # One recording for all steps, as a generation has it; emptied, so that no list grows long.
+    watchers = {name: None if mode == "off" else Recording(mode) for name, mode in MODES.items()}
     gaps: dict[str, list[float]] = {name: [] for name in MODES}
     for _ in range(rounds + 3):
         times = {}
         order = ["off", *MODES]
         random.shuffle(order)
         for name in order:
-            times[name] = one_step(model, cache, MODES.get(name, "off"))
+            times[name] = one_step(model, cache, watchers.get(name))
+        for watcher in filter(None, watchers.values()):
+            watcher.rows.clear()
         for name in MODES:
             gaps[name].append(times[name] / times["off"] - 1)
     return {name: tuple(statistics.quantiles(found[3:])) for name, found in gaps.items()}
