@@ -67,11 +67,15 @@ def test_the_weights_are_read_once_per_chunk(generate):
 def test_json_holds_the_receipts_and_no_table(generate):
     ran = generate("--explain", "--json")
     found = ran.json["receipts"]
-    assert [receipt.keys() for receipt in found] == [dict.fromkeys(Receipt._fields).keys()] * 6
+    assert [set(receipt) for receipt in found] == [{"phase", "position", *Receipt._fields}] * 6
+    assert [receipt["position"] for receipt in found] == [4, 5, 6, 7, 8, 9]
+    assert [receipt["phase"] for receipt in found] == ["prefill"] + ["decode"] * 5
     for mine, theirs in zip(found, receipts(), strict=True):
-        assert {k: v for k, v in mine.items() if k != "seconds"} == {
-            k: v for k, v in theirs._asdict().items() if k != "seconds"
+        expected = theirs._asdict()
+        assert {k: mine[k] for k in expected if k != "seconds"} == {
+            k: v for k, v in expected.items() if k != "seconds"
         }
+    assert "2 per multiply-add" in ran.json["convention"]
     assert "token  " not in ran.err
     assert "receipts" not in generate("--json").json
 

@@ -54,7 +54,9 @@ def test_a_control(compared):
         assert ran.code == 0 and "the same run twice, a control: every bit must be" in ran.out
         assert ran.out.endswith("result    equal, bit for bit\n")
         assert "first bit that differs   none\nfirst beyond tolerance   none\n" in ran.out
-        assert row_of(ran.out, 1).split() == ["1", "nothing", "0", "0"]
+        assert "of allowed" not in ran.out, "no table of zeros"
+        ran_all = compared("hello", "--all", *sides)
+        assert row_of(ran_all.out, 1).split()[-2:] == ["0", "0"]
         assert ran.err.startswith("minifer: comparing needs ") and " MB " in ran.err
         assert "opened    transformer, block, attend, mlp: run op by op" in ran.out
 
@@ -162,7 +164,7 @@ USAGE = {
     "--left prefill_chunk='0': expected a whole number from 1": ["a", "--left", "prefill_chunk=0"],
     "--left prefill_chunk='x': expected": ["a", "--left", "prefill_chunk=x"],
     "device 'cuda' is not here": ["a", "--left", "device=cuda"],
-    "kernels 'cuda' are not here for numpy": ["a", "--left", "kernels=cuda"],
+    "kernels='cuda': allowed: auto, reference, numpy": ["a", "--left", "kernels=cuda"],
     "--left: prefill_chunk says nothing about reference=transformers": [
         "a", "--left", "reference=transformers,prefill_chunk=3"
     ],

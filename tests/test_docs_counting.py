@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_model import tiny_model
 
+import minifer.model  # noqa: F401  (registers the ops)
 from minifer.config import ModelConfig, RopeConfig
 from minifer.observe.passes import pass_costs, total
 from minifer.op import REGISTRY
@@ -88,20 +88,34 @@ def test_a_ratio_of_the_text_is_that_of_the_formulas(shape, dtype, said):
     assert f"{cost.executed_bytes / cost.required_bytes:.{digits}f}" == ratio
 
 
+@pytest.mark.default_model
 def test_its_python_runs(tmp_path, monkeypatch, capsys):
-    import minifer
-    from minifer.mlp import gate
-
     monkeypatch.chdir(tmp_path)
-    model, ids = tiny_model(), [5, 6, 7]
-
-    def mine(xp, opening, content):
-        return gate(xp, opening, content) * 1.5
-
-    names = {"minifer": minifer, "model": model, "prompt": ids, "ids": ids, "mine": mine}
+    names = {}
     blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     assert len(blocks) == 2
     for block in blocks:
         exec(compile(block, "counting.md", "exec"), names)
     assert (tmp_path / "trace.json").stat().st_size > 1000
-    assert "gate ['executed_flops', 'executed_bytes']" in capsys.readouterr().out
+    assert "gate ['executed_flops', 'executed_bytes'] 4608" in capsys.readouterr().out
+
+
+@pytest.mark.default_model
+def test_each_flop_per_byte_is_the_one_it_says():
+    import minifer
+    from minifer.observe.cost_card import cost_card
+
+    shown = dict(re.findall(r"^\| (.*?) \|.*\| (\d+\.\d\d) \|$", TEXT, re.MULTILINE))
+    model = minifer.load("default", offline=True)
+    with minifer.record() as recording:
+        (step,) = minifer.generate(model, list(range(100, 137)), max_tokens=1)
+    whole = total(pass_costs(model.config, [(37, 0)]))
+    card = cost_card(model.config, prompt_tokens=37)
+    found = {
+        "`--explain`, `receipt.intensity`": step.receipt.intensity,
+        '`inspect`, "FLOP/B, products"': card.prefill.intensity,
+        "a slice of `--trace`, `flops_per_byte`": whole.flops / whole.required_bytes,
+        "`walk`": whole.executed_flops / whole.executed_bytes,
+    }
+    assert {name: f"{value:.2f}" for name, value in found.items()} == shown
+    assert recording.receipt().flops == whole.flops

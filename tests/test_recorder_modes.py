@@ -89,6 +89,40 @@ def test_a_swapped_group_is_named_and_not_taken_for_nothing():
     assert recording.to_json()["ops"]["mlp"]["flops"] is None
 
 
+@pytest.mark.parametrize("time", [None, "step", "op"])
+def test_the_phases_are_shown_apart_and_add_up(time):
+    model = tiny_model()
+    with minifer.record(time=time) as recording:
+        list(minifer.generate(model, IDS, max_tokens=4, ignore_eos=True))
+    whole, data = recording.by_op(), recording.to_json()
+    parts = [recording.by_op(phase) for phase in ("prefill", "decode")]
+    for name, entry in whole.items():
+        assert entry["cost"] == parts[0][name]["cost"] + parts[1][name]["cost"]
+        assert data["phases"]["decode"][name]["flops"] == parts[1][name]["cost"].flops
+    prefill, decode = (recording.table(phase=phase) for phase in ("prefill", "decode"))
+    assert prefill.splitlines()[2] != decode.splitlines()[2]
+    if time is not None:
+        spent = [s.seconds for s in recording.steps]
+        from minifer.observe.report import _seconds
+
+        assert _seconds(recording, "prefill") == pytest.approx(spent[0])
+        assert _seconds(recording, "decode") == pytest.approx(sum(spent[1:]))
+    from minifer.errors import MiniferError
+
+    with pytest.raises(MiniferError, match="phase is 'train'; allowed: prefill, decode"):
+        recording.table(phase="train")
+
+
+def test_nothing_recorded_is_said():
+    with minifer.record() as recording:
+        pass
+    assert recording.table() == "nothing was recorded"
+    tiny_model().forward(IDS)
+    with minifer.record() as recording:
+        tiny_model().forward(IDS)
+    assert recording.table(phase="decode") == "nothing was recorded of decode"
+
+
 def test_kv_bytes_grow_with_each_pass():
     model = tiny_model()
     with minifer.record(time="step") as recording:

@@ -63,7 +63,7 @@ def test_the_page_is_whole_and_alone(walk, tmp_path):
     ran = walk("--html", target)
     assert (ran.code, ran.err) == (0, f"minifer: {target} is written; open it in a browser\n")
     assert list(tmp_path.iterdir()) == [target]
-    assert "FLOP per byte" in ran.out and "Most time in decode" in ran.out
+    assert "FLOP per executed byte" in ran.out and "Most time in decode" in ran.out
     assert "Model.step *" not in ran.out  # the listing is on the page
     text = target.read_text(encoding="utf-8")
     page = Page(text)

@@ -15,11 +15,11 @@ from .common import (
     read_prompt,
     say,
 )
+from .doctor import kernels
 
 HELP = "the first layer and op at which two runs differ, and by how much"
 KEYS = ("kernels", "dtype", "device", "prefill_chunk", "reference", "model")
 VALUES = {
-    "kernels": ("auto", "reference", "numpy", "numba", "cuda"),
     "dtype": ("float32", "bfloat16", "float16"),
     "reference": ("transformers",),
 }
@@ -85,8 +85,9 @@ def side_of(args: argparse.Namespace, name: str) -> argparse.Namespace:
             refuse(f"--{name}: there is no {key!r}; {near(key, KEYS)}")
         if key in given:
             refuse(f"--{name}: {key} is given twice")
-        if key in VALUES and value not in VALUES[key]:
-            refuse(f"--{name} {key}={value!r}: {near(value, VALUES[key])}")
+        allowed = tuple(kernels().split(", ")) if key == "kernels" else VALUES.get(key, (value,))
+        if value not in allowed:
+            refuse(f"--{name} {key}={value!r}: {near(value, allowed)}")
         given[key] = value
     if "prefill_chunk" in given:
         try:

@@ -4,8 +4,14 @@ from typing import Any
 
 from ..observe.report import figure
 
-HEAD = ("token", "phase", "position", "weight MB", "KV MB", "GFLOP", "FLOP/B", "ms")
+HEAD = ("token", "phase", "position", "weight MB", "KV r+w", "GFLOP", "FLOP/B", "ms")
 ROW = "{:<17}{:<9}{:>8}{:>11}{:>9}{:>9}{:>8}{:>8}"
+
+
+NOTES = (
+    "required: visible pairs, each weight once per pass; KV in MB, read and written",
+    "FLOP/B: all FLOPs over weights and KV, activations left out; ms of the passes",
+)
 
 
 def explain_lines(model: Any, taken: list) -> list[str]:
@@ -40,7 +46,7 @@ def _summary(taken: list) -> list[str]:
     lines = [_phase("prefill", prompt, [first.receipt])]
     if later:
         lines.append(_phase("decode", len(later), [step.receipt for step in later]))
-    return [*lines, "required: visible pairs, each weight and KV once per pass; ms of the passes"]
+    return [*lines, *NOTES]
 
 
 def _phase(phase: str, tokens: int, receipts: list) -> str:

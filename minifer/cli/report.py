@@ -39,7 +39,13 @@ def result_object(model: Any, steps: Any, taken: list, interrupted: bool) -> dic
     if steps.request.logprobs:
         found["top_logprobs"] = [step.top_logprobs for step in taken]
     if taken and taken[0].receipt is not None:
-        found["receipts"] = [step.receipt._asdict() for step in taken]
+        from ..observe.passes import CONVENTION
+
+        found["receipts"] = [
+            {"phase": step.phase, "position": step.position, **step.receipt._asdict()}
+            for step in taken
+        ]
+        found["convention"] = CONVENTION
     return found
 
 

@@ -100,7 +100,9 @@ def memory_lines(card: CostCard) -> list[str]:
     """What has to fit: an inference of T tokens on our reference path, or a training step."""
     T = card.prompt_tokens
     held, steps = memory(card)
-    lines = [f"{f'memory, T {T}':<20}{'inference':>20}" + "".join(f"{v:>20}" for v in steps)]
+    lines = [
+        f"{f'memory, T {T}':<20}{'inference':>20}" + "".join(f"{f'train {v}':>20}" for v in steps)
+    ]
     for name in ("weights", "gradients", "master_weights", "first_moment", "second_moment"):
         cells = [held.weights if name == "weights" else 0]
         cells += [getattr(step, name) for step in steps.values()]
@@ -114,7 +116,7 @@ def memory_lines(card: CostCard) -> list[str]:
         + "".join(whole(cell, 20) for cell in (held.total, *(s.total for s in steps.values()))),
         *wrapped(
             f"inference: one pass over T tokens on the NumPy reference path, float32 activations, "
-            f"the most of them in: {held.peak_moment}. Training: one sequence of T, AdamW, every "
+            f"the most of them in: {held.peak_words()}. Training: one sequence of T, AdamW, every "
             "activation kept; observe/training_ledger.py has flash attention, checkpointing and "
             "more sequences."
         ),

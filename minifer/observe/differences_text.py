@@ -28,8 +28,10 @@ def lines(
     shown += [*wrapped("allowed", RULE), ""]
     shown += first("first bit that differs", found.first_bit)
     shown += first("first beyond tolerance", found.first_beyond)
+    if found.equal_bits and not every:
+        return [*shown, "", *wrapped("greedy", greedy(found, tokens)), *verdict(found, control)]
     header = "op or group" if every else "what differs most"
-    shown += ["", f"{'layer':<8} {header:<32} {'|difference|':>13} {'tolerances':>11}"]
+    shown += ["", f"{'layer':<8} {header:<32} {'|difference|':>13} {'of allowed':>11}"]
     shown += [
         row(place, op, every) for place, op in (found.places() if every else found.by_layer())
     ]

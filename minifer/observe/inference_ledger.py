@@ -24,6 +24,7 @@ class InferenceLedger(NamedTuple):
     peak_activations: int
     total: int
     peak_moment: str  # where the activations are the most
+    widened: int  # of them: a float32 copy of 16-bit weights that are just at work
 
     def lines(self) -> list[str]:
         """A table of 63 columns: bytes and share of each part."""
@@ -31,7 +32,13 @@ class InferenceLedger(NamedTuple):
         for name, size in list(zip(self._fields, self, strict=True))[:4]:
             share = f"{100 * size / self.total:.1f} %"
             found.append(f"{name.replace('_', ' '):<20} {size:>32,} {share:>9}")
-        return [*found, f"the activations are the most in: {self.peak_moment}"]
+        return [*found, f"the activations are the most in: {self.peak_words()}"]
+
+    def peak_words(self) -> str:
+        """The moment, and how much of it is a copy of weights."""
+        if not self.widened:
+            return self.peak_moment
+        return f"{self.peak_moment}, {self.widened:,} of them a float32 copy of its weights"
 
 
 def inference_ledger(
@@ -54,7 +61,14 @@ def inference_ledger(
     moments = activation_moments(config, [(tokens, cached)], dtype)
     moment = max(moments, key=lambda name: moments[name])
     peak = moments[moment]
-    return InferenceLedger(weights, kv_cache, peak, weights + kv_cache + peak, moment)
+    return InferenceLedger(
+        weights,
+        kv_cache,
+        peak,
+        weights + kv_cache + peak,
+        moment,
+        widened_bytes(config, moment, dtype),
+    )
 
 
 def _check(config: ModelConfig, tokens: int, context: int, cached: int) -> None:
@@ -68,6 +82,20 @@ def _check(config: ModelConfig, tokens: int, context: int, cached: int) -> None:
             f"{tokens} tokens after {cached} cached need {tokens + cached} places; the cache of "
             f"`context` tokens has {context}: give a longer context, or fewer tokens"
         )
+
+
+def widened_bytes(c: ModelConfig, moment: str, dtype: str) -> int:
+    """Bytes of the float32 copy that a linear layer makes of 16-bit weights on this path."""
+    D, HE = c.hidden_size, c.num_attention_heads * c.head_dim
+    matrices = {
+        "query projection": D * HE,
+        "value projection": D * c.num_key_value_heads * c.head_dim,
+        "output projection": D * HE,
+        "up projection": D * c.intermediate_size,
+        "down projection": D * c.intermediate_size,
+        "head": D * c.vocab_size,
+    }
+    return 0 if itemsize(dtype) == 4 else 4 * matrices.get(moment, 0)
 
 
 def activation_moments(

@@ -21,9 +21,9 @@ from ..op import Cost
 ITEMSIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
 CONVENTION = (
     "FLOPs: 2 per multiply-add, 1 per element a ufunc writes or a reduction reads; moving, "
-    "comparing and widening are 0. Required: visible pairs, each weight once as stored, KV once, "
-    "inputs and results once. Executed: hidden pairs too, and every operand and result of every "
-    "array call."
+    "comparing and widening are 0. Required: visible pairs, each weight once as stored, KV read "
+    "once and written once, inputs and results once. Executed: hidden pairs too, and every "
+    "operand and result of every array call."
 )
 
 

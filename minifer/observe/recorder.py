@@ -219,11 +219,11 @@ class Recording:
         seconds = [step.seconds for step in self.steps if step.seconds is not None] + passes
         return _receipt(self.rows, sum(seconds) if seconds else None)
 
-    def by_op(self) -> dict[str, dict[str, Any]]:
+    def by_op(self, phase: str | None = None) -> dict[str, dict[str, Any]]:
         """op -> calls, cost, seconds, whether a swap was in its place, what is known of it."""
         from .report import by_op
 
-        return by_op(self)
+        return by_op(self, phase)
 
     def to_json(self) -> dict[str, Any]:
         """The recording as plain data: per op and in all."""
@@ -231,11 +231,14 @@ class Recording:
 
         return to_json(self)
 
-    def table(self) -> str:
-        """Required and executed costs per op, 80 columns wide, and what watching took."""
+    def table(self, phase: str | None = None) -> str:
+        """Required and executed costs per op, 80 columns wide, and what watching took.
+
+        phase: "prefill" or "decode" alone; everything unless given.
+        """
         from .report import table
 
-        return table(self)
+        return table(self, phase)
 
     def perfetto(self, path: str | Path) -> None:
         """Write the times as a trace for ui.perfetto.dev. Raises MiniferError without times."""
@@ -264,7 +267,8 @@ def _receipt(rows: list[Row], seconds: float | None) -> Receipt:
 def record(time: str | None = None) -> AbstractContextManager[Recording]:
     """`with minifer.record(time="op") as recording:` watches every pass of this thread.
 
-    time: None counts every op, "step" reads the clock once per token and watches no op, "op" reads
-    it once per op.
+    time: None counts every op and reads no clock; "step" reads it around every step and pass, and
+    watches no op; "op" reads it around every op and opens the groups. `steps` has a receipt per
+    token of generate; a pass outside of it is in `rows` and `receipt()`.
     """
     return watching(Recording(time))

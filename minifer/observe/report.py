@@ -4,6 +4,7 @@ import textwrap
 import time
 from typing import TYPE_CHECKING, Any
 
+from ..errors import MiniferError
 from ..op import Cost, Ops
 from .passes import CONVENTION
 
@@ -15,10 +16,12 @@ COLUMNS = ("MFLOP", "weight MB", "KV MB", "act. MB", "MFLOP", "MB", "ms")
 WIDTHS = (9, 10, 8, 9, 9, 9, 7)
 
 
-def by_op(recording: "Recording") -> dict[str, dict[str, Any]]:
+def by_op(recording: "Recording", phase: str | None = None) -> dict[str, dict[str, Any]]:
     """op -> calls, cost, seconds, kinds of kernels, swapped, what is known of its cost."""
     found: dict[str, dict[str, Any]] = {}
     for row in recording.rows:
+        if phase is not None and row.scope[:1] != (phase,):
+            continue
         entry = found.setdefault(
             row.op,
             {
@@ -41,13 +44,6 @@ def by_op(recording: "Recording") -> dict[str, dict[str, Any]]:
 
 def to_json(recording: "Recording") -> dict[str, Any]:
     """Per op and in all. Executed columns that nobody can know are None."""
-    ops = {}
-    for name, entry in by_op(recording).items():
-        cost = entry.pop("cost")._asdict()
-        for known, names in (("required_known", tuple(cost)), ("executed_known", EXECUTED)):
-            if not entry[known]:
-                cost |= dict.fromkeys(names)
-        ops[name] = cost | entry
     return {
         "time": recording.time,
         "convention": CONVENTION,
@@ -56,29 +52,56 @@ def to_json(recording: "Recording") -> dict[str, Any]:
         "watching": watching(recording),
         "total": recording.receipt()._asdict(),
         "steps": [step._asdict() for step in recording.steps],
-        "ops": ops,
+        "ops": _plain(by_op(recording)),
+        "phases": {phase: _plain(by_op(recording, phase)) for phase in PHASES},
     }
 
 
 EXECUTED = ("executed_flops", "executed_bytes")
+PHASES = ("prefill", "decode")
 
 
-def table(recording: "Recording") -> str:
+def _plain(ops: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    found = {}
+    for name, entry in ops.items():
+        cost = entry["cost"]._asdict()
+        for known, names in (("required_known", tuple(cost)), ("executed_known", EXECUTED)):
+            if not entry[known]:
+                cost |= dict.fromkeys(names)
+        found[name] = cost | {key: value for key, value in entry.items() if key != "cost"}
+    return found
+
+
+def table(recording: "Recording", phase: str | None = None) -> str:
     """A row per op and one for all, 80 columns wide; what is not known is a question mark."""
-    ops = by_op(recording)
+    if phase not in (None, *PHASES):
+        raise MiniferError(f"phase is {phase!r:.40}; allowed: {', '.join(PHASES)}, or none for all")
+    ops = by_op(recording, phase)
+    if not ops:
+        return f"nothing was recorded{f' of {phase}' if phase else ''}"
     lines = [f"{'':21}{' required ':-^34}  {' executed ':-^16}"]
     lines.append(f"{'op':<12}{'calls':>7}" + "".join(map("{:>{}}".format, COLUMNS, WIDTHS)))
     whole = {
         "calls": sum(entry["calls"] for entry in ops.values()),
         "cost": sum((entry["cost"] for entry in ops.values()), Cost()),
-        "seconds": recording.receipt().seconds,
+        "seconds": _seconds(recording, phase),
         "swapped": False,
         "required_known": all(entry["required_known"] for entry in ops.values()),
         "executed_known": all(entry["executed_known"] for entry in ops.values()),
     }
     lines += [_line(name, entry) for name, entry in {**ops, "all": whole}.items()]
     notes = [CONVENTION, *_notes(recording, ops)]
+    if whole["seconds"] is not None:
+        notes.append("ms of all: of whole steps and passes, with what stands between their ops")
     return "\n".join(lines + [part for note in notes for part in textwrap.wrap(note, 80)])
+
+
+def _seconds(recording: "Recording", phase: str | None) -> float | None:
+    """Of the steps and other passes, what stands between their ops included."""
+    if phase is None:
+        return recording.receipt().seconds
+    steps = [s.seconds for s in recording.spans if s.scope == (phase,)]
+    return sum(steps) if steps else None
 
 
 def _line(name: str, entry: dict[str, Any]) -> str:
@@ -126,7 +149,7 @@ def _notes(recording: "Recording", ops: dict[str, dict[str, Any]]) -> list[str]:
         share = f", {found['seconds'] / spent:.1%} of the time above" if spent else ""
         notes.append(
             f"watching took about {1e3 * found['seconds']:.2f} ms{share}: {found['calls']} calls, "
-            f"{1e6 * found['seconds_per_call']:.1f} us each, measured on an op of one element"
+            f"{1e6 * found['seconds_per_call']:.1f} us each (just measured: an op watched and not)"
         )
     return notes
 

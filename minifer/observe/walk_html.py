@@ -81,7 +81,7 @@ def _cards(found: Walk) -> str:
         share = intensity / most if most else 0
         cards.append(
             f'<div class="card {name}">{name}, {tokens}<b>{figure(intensity)}</b>'
-            f'<i style="--s:{share:.1%}"></i>FLOP per byte moved</div>'
+            f'<i style="--s:{share:.1%}"></i>FLOP per executed byte</div>'
         )
     return f'<div class="cards">{"".join(cards)}</div>'
 

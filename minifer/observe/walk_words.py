@@ -43,10 +43,10 @@ def totals(found: Walk) -> list[tuple[str, float, float]]:
         rows.append(("ms per new token", rows[2][1] / prefill.tokens, rows[2][2]))
     return [
         *rows,
-        ("MFLOP", a.flops / 1e6, b.flops / 1e6),
+        ("MFLOP executed", a.flops / 1e6, b.flops / 1e6),
         ("MB read", a.bytes_read / 1e6, b.bytes_read / 1e6),
         ("MB written", a.bytes_written / 1e6, b.bytes_written / 1e6),
-        ("FLOP per byte", a.intensity or 0, b.intensity or 0),
+        ("FLOP per executed byte", a.intensity or 0, b.intensity or 0),
     ]
 
 
