@@ -77,7 +77,7 @@ def summary(found: Walk, about: dict[str, Any], style: Style) -> list[str]:
 
 def hottest(found: Walk, phase: Phase, style: Style) -> list[str]:
     """The five statements that take most time."""
-    title = f"Most time in {phase.name}"
+    title = f"Most time in {phase.name} (lines alone, without what they call)"
     lines = [style.paint(f"{title:<{style.width - 22}}{'ms':>7}{'share':>7}{'FLOP/B':>8}", "1")]
     functions, total = {f.name: f for f in found.functions}, phase.total.seconds
     for name, line in phase.hottest():

@@ -80,7 +80,8 @@ def footer(found: Walk) -> str:
     for phase in found.phases.values():
         change = phase.traced_seconds / phase.plain_seconds - 1
         sums = f"{figure(1e3 * phase.total.seconds)} ms"
-        parts.append(f"{phase.name} by {change:+.0%} (its lines add up to {sums})")
+        said = f"{change:+.0%}" if change > 0 else "less than these runs vary"  # it cannot help
+        parts.append(f"{phase.name} by {said} (its lines add up to {sums})")
     runs = "of 1 traced run" if found.repeats == 1 else f"medians of {found.repeats} traced runs"
     return (
         f"Times of lines are {runs}. Tracing changed the time of {' and '.join(parts)}, measured "
