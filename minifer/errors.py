@@ -38,7 +38,7 @@ class OpError(MiniferError):
 
 
 class FetchError(MiniferError):
-    """The default model could not be fetched, checked or written."""
+    """A model could not be fetched, checked or written."""
 
 
 class MiniferWarning(UserWarning):

@@ -1,6 +1,7 @@
 """A folder, a file or a name -> a Model. The only core file that knows families and backends."""
 
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from os.path import lexists
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 # The imports stand inside the functions: `import minifer` alone must not cost NumPy's import,
 # and the command line sets the number of threads before NumPy reads it.
 
+HUB_NAMES = (
+    "owner/name or owner/name@revision, with letters, digits, '-', '_' and '.' (no '--', no '..', "
+    "none of '-' and '.' at an end, at most 96 characters each); datasets and spaces are no models"
+)
+
 
 def load(
     path_or_name: str | Path = "default",
@@ -26,8 +32,9 @@ def load(
     mmap: bool = True,
     offline: bool = False,
 ) -> "Model":
-    """Open a model: a Hugging Face folder, a .safetensors file in one, or "default".
+    """Open a model: a Hugging Face folder, a .safetensors file in one, "default" or a hub name.
 
+    A hub name is owner/name or owner/name@revision; a folder of that path goes before it.
     Weights stay in the mapped file, as stored (`mmap=False` reads them into memory instead).
     `dtype` chooses between the float32 and bfloat16 folders of the default model. `offline` never
     fetches. Raises a MiniferError that names what is wrong.
@@ -57,8 +64,18 @@ def load(
     return Model(config, arrays, backend, kernels, tokenizer, template, name)
 
 
-def locate(path_or_name: str | Path, dtype: str | None = None, offline: bool = False) -> Path:
-    """The folder or weight file a name stands for; the default model is fetched when missing."""
+def locate(
+    path_or_name: str | Path,
+    dtype: str | None = None,
+    offline: bool = False,
+    *,
+    weights: bool = True,
+) -> Path:
+    """The folder or weight file a name stands for; what is missing is fetched, unless `offline`.
+
+    A folder of that path goes before a model on the hub, as in transformers. `weights=False`
+    fetches only the other files of a model on the hub.
+    """
     if not isinstance(path_or_name, (str, Path)) or not str(path_or_name):
         raise CheckpointError(f"the model is {path_or_name!r:.60}, expected a path or a name")
     path = Path(path_or_name)
@@ -75,10 +92,31 @@ def locate(path_or_name: str | Path, dtype: str | None = None, offline: bool = F
                 "default model is read by: python -m minifer fetch --from FILE"
             )
         return path
+    named = parse_hub_name(path_or_name)
+    if named is not None:
+        from .hub import fetch_model
+
+        return fetch_model(*named, offline=offline, weights=weights, check=read_model_config)
     raise CheckpointError(
         f"{path}: no such folder or file. Pass a folder with config.json, tokenizer.json and "
-        'model.safetensors, or "default"; names on a model hub are not fetched by this version'
+        f'model.safetensors, "default", or the name of a model on the hub: {HUB_NAMES}'
     )
+
+
+def parse_hub_name(text: str | Path) -> tuple[str, str] | None:
+    """owner/name@revision -> (owner/name, revision); None for what no model on a hub is called.
+
+    The revision is a branch, a tag or a commit, "main" unless given. A Path is never a hub name.
+    """
+    part = r"\w(?:[\w.-]{0,94}\w)?"
+    pattern = rf"({part}/{part})(?:@(\w[\w./+-]{{0,199}}))?"
+    match = re.fullmatch(pattern, text, re.ASCII) if isinstance(text, str) else None
+    if match is None or ".." in match[0]:
+        return None
+    repo, revision = match[1], match[2] or "main"
+    if "--" in repo or repo.endswith(".git") or repo.startswith(("datasets/", "spaces/")):
+        return None
+    return None if re.search(r"//|[./]$", revision) else (repo, revision)
 
 
 def read_model_config(folder: Path) -> "tuple[ModelConfig, Any]":

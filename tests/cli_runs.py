@@ -50,7 +50,7 @@ def environment(**more):
 
 def start(*args, python=(), pipe_stdin=False, **env):
     """`python -m minifer ...` as a process of its own, with Ctrl-C as a shell would set it."""
-    posix = {} if os.name == "nt" else {"preexec_fn": _interruptible}
+    posix = {} if os.name == "nt" else {"preexec_fn": interruptible}
     return subprocess.Popen(
         [sys.executable, *python, "-m", "minifer", *map(str, args)],
         stdin=subprocess.PIPE if pipe_stdin else subprocess.DEVNULL,
@@ -69,6 +69,7 @@ def run(*args, stdin=None, **options) -> Ran:
     return Ran(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
 
-def _interruptible():
+def interruptible():
+    """For preexec_fn: a process that Ctrl-C ends."""
     # A test runner in the background ignores SIGINT, and its children would too.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

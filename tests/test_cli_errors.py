@@ -150,7 +150,7 @@ def test_a_prompt_that_is_no_utf8(capsys, folder, tmp_path, monkeypatch, content
     check(ran, 1, "stdin: not UTF-8 text (byte ")
 
 
-@pytest.mark.parametrize("name", ["nowhere", "org/name", "", "x" * 5000, "a\0b", "model.bin"])
+@pytest.mark.parametrize("name", ["nowhere", "a/b/c", "", "x" * 5000, "a\0b", "model.bin"])
 @pytest.mark.parametrize("command", ["generate", "score", "tokenize", "chat"])
 def test_an_unknown_model(capsys, command, name, monkeypatch):
     prompt = [] if command == "chat" else ["hello"]

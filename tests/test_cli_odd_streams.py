@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from cli_runs import environment
+from cli_runs import environment, interruptible
 from tiny_model import tiny_model, write_tiny_model
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals and devices of POSIX")
@@ -107,7 +107,8 @@ def test_an_interrupt_in_the_first_moments_is_no_traceback(stderr):
         "runpy.run_module('minifer', run_name='__main__')\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, env=environment(), timeout=60
-    )
+        [sys.executable, "-c", code], capture_output=True, env=environment(), timeout=60,
+        preexec_fn=interruptible,
+    )  # fmt: skip
     said = b"" if stderr == "None" else b"minifer: interrupted\n"
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, b"", said)

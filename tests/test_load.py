@@ -215,7 +215,7 @@ def test_an_unread_dtype_is_refused_by_name(folder):
 
 @pytest.mark.parametrize(
     "name",
-    ["nowhere", "HuggingFaceTB/SmolLM2-135M-Instruct", "a\0b", "x" * 5000, "default/", "~"],
+    ["nowhere", "a\0b", "x" * 5000, "default/", "~"],
 )
 def test_a_name_that_is_no_folder(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -55,7 +55,10 @@ def _whole(text: str, low: int) -> int:
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Which model, and on what."""
     group = parser.add_argument_group("model")
-    group.add_argument("-m", "--model", default="default", help="a model folder, or default")
+    group.add_argument(
+        "-m", "--model", default="default", help="a model folder, a hub name, or default"
+    )
+    group.add_argument("--revision", help="branch, tag or commit of a hub name")
     group.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="as stored")
     group.add_argument("--device", default="auto", metavar="auto|cpu", help="where to compute")
     group.add_argument(
@@ -86,9 +89,10 @@ def add_chat_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def open_model(args: argparse.Namespace) -> Any:
-    """The model the flags ask for."""
+    """The model the flags ask for. A --revision becomes a part of its name."""
     from ..load import load
 
+    args.model, args.revision = name_revision(args), None
     return load(
         args.model,
         device=args.device,
@@ -97,6 +101,20 @@ def open_model(args: argparse.Namespace) -> Any:
         mmap=not args.no_mmap,
         offline=args.offline,
     )
+
+
+def name_revision(args: argparse.Namespace) -> str:
+    """The model's name, with --revision behind it where that is given: owner/name@revision."""
+    from ..load import HUB_NAMES, parse_hub_name
+
+    if args.revision is None:
+        return args.model
+    named = f"{args.model}@{args.revision}"
+    if parse_hub_name(args.model) is None or parse_hub_name(named) is None:
+        args.command_parser.error(
+            f"--revision {args.revision!r} of {args.model!r}: it goes with a hub name, {HUB_NAMES}"
+        )
+    return named
 
 
 def read_prompt(args: argparse.Namespace, exact: bool = False) -> str | list[int]:

@@ -24,7 +24,7 @@ SHORT_LIST = ("H100-SXM", "A100-80G", "RTX-4090", "Xeon-8480+")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of inspect."""
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("-m", "--model", help="a model folder; the default model unless given")
+    which.add_argument("-m", "--model", help="a model folder or a hub name; default unless given")
     which.add_argument("--config", type=Path, metavar="FILE", help="a config.json alone")
     parser.add_argument("--dtype", choices=DTYPES, help="of weights; else as config.json says")
     parser.add_argument("--kv-dtype", choices=DTYPES, help="of the KV cache; else as the weights")
@@ -112,7 +112,10 @@ def list_devices(as_object: bool) -> int:
 
 
 def open_config(args: argparse.Namespace) -> "tuple[ModelConfig, dict[str, Any], Path]":
-    """The configuration, the JSON it was read from, and its path. Nothing is ever fetched."""
+    """The configuration, the JSON it was read from, and its path.
+
+    Of a model on the hub the small files are fetched, never a weight; of the default one nothing.
+    """
     from ..families import family_of
     from ..json_file import read_json
     from ..load import locate
@@ -124,7 +127,8 @@ def open_config(args: argparse.Namespace) -> "tuple[ModelConfig, dict[str, Any],
     else:
         if args.model and args.model.endswith(".json") and Path(args.model).is_file():
             raise ConfigError(f"{args.model}: is a file; --config {args.model} reads it")
-        found = locate("default" if args.model is None else args.model, offline=True)
+        name = "default" if args.model is None else args.model
+        found = locate(name, offline=name == "default", weights=False)
         folder = found if found.is_dir() else found.parent
         path = folder / "config.json"
         if not lexists(path):

@@ -13,7 +13,7 @@ HELP = "text to token ids, their pieces and where they stand in the text"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of tokenize."""
     add_prompt_arguments(parser)
-    parser.add_argument("-m", "--model", default="default", help="a model folder, or default")
+    parser.add_argument("-m", "--model", default="default", help="a folder, a hub name, or default")
     parser.add_argument("--offline", action="store_true", help="never fetch anything")
     parser.add_argument("--no-special-tokens", action="store_true", help="add no bos or eos")
     parser.add_argument("--plain", action="store_true", help="<|special|> text stays plain text")
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from ..load import load_tokenizer, locate
 
     prompt = read_prompt(args, exact=True)
-    path = locate(args.model, offline=args.offline)
+    path = locate(args.model, offline=args.offline, weights=False)
     folder = path if path.is_dir() else path.parent
     tokenizer = load_tokenizer(folder)
     if tokenizer is None:
